@@ -1,0 +1,1 @@
+"""The machinery: everything that knows Ray, vLLM, torch or DeepSpeed. Adapters for the protocols of `coevo.ports`; no method."""

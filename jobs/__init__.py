@@ -1,0 +1,1 @@
+"""The doors: one thin file per stage, and the command line."""
