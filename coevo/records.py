@@ -232,7 +232,7 @@ class Episode(Record):
     log_hash: str = ""
     component_use: dict[str, int] = Field(default_factory=dict)
     usage: UsageRecord = UsageRecord()
-    cost: Cost = Cost()
+    cost_usd: float | None = None
     error: str = ""
 
     @property
@@ -252,13 +252,14 @@ class Episode(Record):
 
 
 class Attempt(Record):
-    """One try at an id, written to `attempts/<id>/<n>`: who tried, how it ended, the root error's tail."""
+    """One try at an id, written to `attempts/<id>/<n>`: who tried, how long, how it ended, the root error's tail."""
 
     id: str
     number: int
     outcome: str
     error: str = ""
     worker: str = ""
+    wall_s: float = 0.0
 
 
 class LocalizationCandidate(BaseModel):

@@ -1,0 +1,326 @@
+"""The configuration of a run: one YAML file plus `--set a.b=c`, refused when a key is unknown, saved resolved with the run.
+
+Everything here is plain data: no path is opened and no package imported, so a config can be checked anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from coevo.errors import ConfigError, nearest
+from coevo.identity import content_hash
+
+__all__ = [
+    "BudgetConfig",
+    "ClusterConfig",
+    "Config",
+    "DatasetConfig",
+    "EvaluateConfig",
+    "EvolveConfig",
+    "ExpertConfig",
+    "LocalizeConfig",
+    "RewriteConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "TrainConfig",
+    "WeakConfig",
+    "load_config",
+    "parse_config",
+]
+
+
+class Config(BaseModel):
+    """Base of all sections: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SamplingConfig(Config):
+    """Decoding settings of the weak model."""
+
+    temperature: float = Field(0.7, ge=0)
+    """0 is greedy."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus mass."""
+    max_tokens: int = Field(96, gt=0)
+    """Completion tokens per turn."""
+
+
+class WeakConfig(Config):
+    """The small model that is to be deployed, and how it is served."""
+
+    model: str = "mini"
+    """`mini` (the embedded default) or a Hugging Face folder."""
+    chat_format: str = "mini"
+    """Name of a chat format (`coevo.formats`)."""
+    engine: Literal["auto", "vllm", "transformers"] = "auto"
+    """`auto` takes what the installation recorded: vllm where it works, else transformers."""
+    replicas: int = Field(2, ge=1)
+    """Engines in the pool."""
+    max_model_len: int = Field(1024, gt=0)
+    """Context in tokens."""
+    max_num_seqs: int = Field(32, gt=0)
+    """Sequences decoded together by one engine."""
+    kv_cache_mib: int = Field(128, gt=0)
+    """KV cache of one engine, MiB (CPU engines take this much at start; the engine's own default asks for most of the memory)."""
+    dtype: str = "bfloat16"
+    """Weights and activations of the engine."""
+    sampling: SamplingConfig = SamplingConfig()
+    """Decoding settings; part of every episode's id."""
+
+
+class ExpertConfig(Config):
+    """Who rewrites failing turns and plays the imitation arm."""
+
+    kind: Literal["reference"] = "reference"
+    """`reference`: the family's own state-conditional policy."""
+    style: Literal["plan_first", "reactive"] = "plan_first"
+    """How the reference orders its work when it plays whole episodes."""
+
+
+class RolloutConfig(Config):
+    """How batches of episodes are played."""
+
+    concurrency: int = Field(48, gt=0)
+    """Episodes in flight per executor worker."""
+    workers: int = Field(1, ge=1)
+    """Executor workers (processes)."""
+    tries: int = Field(5, ge=1)
+    """Attempts per episode when infrastructure fails."""
+    episode_deadline_s: float = Field(300.0, gt=0)
+    """Total deadline of one episode, all tries together; past it the episode is owed, not failed."""
+    stage_deadline_s: float = Field(7200.0, gt=0)
+    """Deadline of a whole stage."""
+    owed_share_max: float = Field(0.02, ge=0, le=1)
+    """A stage with a larger share of owed episodes ends the job with exit code 3."""
+
+
+class EvolveConfig(Config):
+    """Harness search with the weak model."""
+
+    enabled: bool = True
+    """Off: the base harness is also the evolved one."""
+    harness: str | None = None
+    """Folder of the base harness; None takes the family's own."""
+    generations: int = Field(8, ge=1)
+    """Edits raced one after the other, at most."""
+    proposals: int = Field(6, ge=1)
+    """Edits raced per generation on the search stream."""
+    search_instances: int = Field(48, ge=2)
+    """Fresh search instances per generation: incumbent's traces and the race of the proposals."""
+    gate_instances: int = Field(120, ge=2)
+    """Fresh selection instances per gate, the same for incumbent and candidate, used once."""
+    alpha: float = Field(0.10, gt=0, lt=1)
+    """Probability that the whole search accepts any edit that does nothing."""
+    patience: int = Field(3, ge=1)
+    """Generations in a row without an accepted edit before the search stops."""
+
+
+class LocalizeConfig(Config):
+    """Which turn of a failed episode is to blame."""
+
+    failures: int = Field(160, ge=1)
+    """Failed episodes of the evolved agent to work on, at most."""
+    rollouts: int = Field(400, ge=1)
+    """Episodes of the search stream played to find them."""
+    candidates: int = Field(2, ge=1)
+    """Turns tried per episode, most telling evidence first."""
+    continuations: int = Field(6, ge=1)
+    """Continuations m per variant (kept, resampled, rewritten)."""
+    alpha: float = Field(0.10, gt=0, lt=1)
+    """One-sided error of the lower bound on the gain, shared over the candidates and rewrites of an episode."""
+
+
+class RewriteConfig(Config):
+    """The expert's rewrite of one turn."""
+
+    candidates: int = Field(2, ge=1)
+    """Rewrites offered per turn (N)."""
+
+
+class DatasetConfig(Config):
+    """Which rows are trained on."""
+
+    arms: tuple[Literal["correction", "imitation"], ...] = ("correction", "imitation")
+    """Arms to build, train and evaluate."""
+    rows: int = Field(240, ge=8)
+    """Rows (trained turns) per arm, at most; arms are cut to the smallest."""
+    self_success_share: float = Field(0.5, ge=0, lt=1)
+    """Share of rows of the correction arm taken from the weak model's own successes."""
+    self_success: Literal["random", "contrast"] = "contrast"
+    """`contrast`: turns that settle the same kind of decision as the corrections; `random`: any."""
+
+
+class TrainConfig(Config):
+    """LoRA fine-tuning."""
+
+    rank: int = Field(16, ge=1)
+    """LoRA rank (the paper uses 16 or 64)."""
+    lora_alpha: int = Field(32, ge=1)
+    """LoRA scale numerator."""
+    learning_rate: float = Field(1e-3, gt=0)
+    """Peak learning rate; a million-parameter model wants more than the paper's 1e-4."""
+    epochs: int = Field(2, ge=1)
+    """Passes over the rows."""
+    global_batch: int = Field(8, ge=1)
+    """Rows per optimizer step over all workers."""
+    max_length: int = Field(1024, ge=8)
+    """Longest row in tokens; rows that would be cut are refused and counted."""
+    workers: int = Field(2, ge=1)
+    """Training workers."""
+    zero_stage: Literal[0, 2, 3] = 2
+    """DeepSpeed ZeRO stage."""
+    save_steps: int = Field(20, ge=1)
+    """Optimizer steps between checkpoints."""
+    max_failures: int = Field(2, ge=0)
+    """Worker losses that a job survives."""
+    seeds: tuple[int, ...] = (0,)
+    """Training seeds; each gives an adapter, intervals resample them."""
+
+
+class EvaluateConfig(Config):
+    """The final grid."""
+
+    instances: int = Field(200, ge=2)
+    """Instances of the test stream, opened once."""
+    repeats: int = Field(1, ge=1)
+    """Episodes per instance and cell."""
+    level: float = Field(0.95, gt=0.5, lt=1)
+    """Coverage of the intervals."""
+
+
+class BudgetConfig(Config):
+    """Limits of the whole run; null is unlimited."""
+
+    usd: float | None = Field(None, gt=0)
+    """Dollars."""
+    tokens: int | None = Field(None, gt=0)
+    """Prompt and completion tokens, cached ones included."""
+    episodes: int | None = Field(None, gt=0)
+    """Episodes played."""
+
+
+class ClusterConfig(Config):
+    """Where the run happens."""
+
+    address: str | None = None
+    """Ray address; null starts a local cluster."""
+    cpus: int = Field(4, ge=4)
+    """Logical CPUs of a local cluster (fewer than 4 stall Ray Data and Ray Train)."""
+    bulk: Literal["actors", "ray_data"] = "ray_data"
+    """Executor of the bulk stages; small batches always use the long-lived actors."""
+
+
+class RunConfig(Config):
+    """A run: everything that decides its artifacts."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")
+    """Run name: the first folder of every key."""
+    seed: int = Field(0, ge=0)
+    """Seed of every draw in the run."""
+    store: str = "runs"
+    """Folder or URI of the object store; not part of the run's identity."""
+    family: str = "payroll"
+    """Task family."""
+    size: Literal["mini", "standard"] = "mini"
+    """Size of the instances."""
+    diversity: int = Field(3, ge=1, le=20)
+    """Templates drawn from."""
+    weak: WeakConfig = WeakConfig()
+    expert: ExpertConfig = ExpertConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    evolve: EvolveConfig = EvolveConfig()
+    localize: LocalizeConfig = LocalizeConfig()
+    rewrite: RewriteConfig = RewriteConfig()
+    dataset: DatasetConfig = DatasetConfig()
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    budget: BudgetConfig = BudgetConfig()
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="after")
+    def _batches_divide(self) -> Self:
+        if self.train.global_batch % self.train.workers:
+            raise ValueError(f"train.global_batch={self.train.global_batch} is not a multiple of train.workers={self.train.workers}")
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """The part that decides results: without where it runs and where it is stored."""
+        dump = self.model_dump(mode="json")
+        for key in ("store", "cluster", "rollout"):
+            dump.pop(key)
+        return dump
+
+    @property
+    def hash(self) -> str:
+        """Identity of the run's results."""
+        return content_hash(self.identity())
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML file and apply `a.b=c` overrides (values are YAML).
+
+    Raises:
+        ConfigError: Unreadable file, unknown key (with the nearest known one), value out of range.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("the config file can't be read", seen=f"{path}: {error.strerror}", fix="give the path of a YAML file") from error
+    except yaml.YAMLError as error:
+        raise ConfigError("the config file is not YAML", seen=f"{path}: {error}", fix="mend the line named above") from error
+    if not isinstance(data, dict):
+        raise ConfigError("the config file holds no mapping", seen=str(path), fix="start it with `name: my-run`")
+    for override in overrides:
+        _override(data, override)
+    return parse_config(data)
+
+
+def parse_config(data: Mapping[str, Any]) -> RunConfig:
+    """Validate a plain mapping. Raises `ConfigError`."""
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("the configuration is not valid", seen=_explain(error), fix="mend the keys named above") from error
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        path = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(problem["loc"][:-1])
+            lines.append(f"{path}: unknown key; {nearest(str(problem['loc'][-1]), known)}")
+        else:
+            lines.append(f"{path or 'config'}: {problem['msg']}, got {problem.get('input')!r}"[:300])
+    return "\n    ".join(lines)
+
+
+def _known_keys(location: Sequence[Any]) -> list[str]:
+    model: Any = RunConfig
+    for part in location:
+        field = model.model_fields.get(str(part)) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        if field is None:
+            return []
+        model = field.annotation
+    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def _override(data: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError("an override could not be read", seen=text, fix="write --set section.key=value")
+    node = data
+    *parents, last = key.strip().split(".")
+    for part in parents:
+        child = node.setdefault(part, {})
+        if not isinstance(child, dict):
+            raise ConfigError("an override goes through a plain value", seen=text, fix=f"{part!r} is not a section")
+        node = child
+    node[last] = yaml.safe_load(value)
