@@ -1,1 +1,49 @@
+"""Task families and their look-up: an explicit table, entry points of the group `coevo.tasks`, dotted paths `module:attr`."""
 
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import cast
+
+from coevo.errors import ConfigError, boundary, nearest
+from coevo.tasks.family import TaskFamily
+
+__all__ = ["ENTRY_POINT_GROUP", "FAMILIES", "load_family"]
+
+ENTRY_POINT_GROUP = "coevo.tasks"
+"""Entry-point group in which users' packages name their families."""
+
+FAMILIES = MappingProxyType({"payroll": "coevo.tasks.payroll:family"})
+"""Families of this package: name -> dotted path."""
+
+_MEMBERS = ("name", "world_version", "templates", "tools", "instance", "open", "policy", "base_harness")
+
+
+def load_family(name: str) -> TaskFamily:
+    """The family of a name or dotted path `module:attr` (an instance, or a class without arguments).
+
+    Raises:
+        ConfigError: Unknown name (with the nearest known one), a path that can't be imported, an object that is no family.
+    """
+    path = name if ":" in name else _path(name)
+    module, _, attribute = path.partition(":")
+    with boundary(ConfigError, f"the task family {name!r} could not be imported", fix="use a known name or an importable module:attr"):
+        found = getattr(importlib.import_module(module), attribute)
+        found = found() if isinstance(found, type) else found
+    missing = [member for member in _MEMBERS if not hasattr(found, member)]
+    if missing:
+        raise ConfigError(
+            f"{path} is not a task family", seen=f"missing {', '.join(missing)}", fix="implement coevo.tasks.family.TaskFamily"
+        )
+    return cast(TaskFamily, found)
+
+
+def _path(name: str) -> str:
+    if name in FAMILIES:
+        return FAMILIES[name]
+    plugged = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in plugged:
+        raise ConfigError("unknown task family", seen=name, fix=f"{nearest(name, [*FAMILIES, *plugged])}, or give module:attr")
+    return plugged[name]
