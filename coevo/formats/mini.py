@@ -48,9 +48,9 @@ class MiniFormat:
     after_turn: str = ""
 
     def render_head(self, system: str, tools: Sequence[ToolSpec]) -> str:
-        """System prompt and tool signatures as one message."""
+        """System prompt (white space folded) and tool signatures as one message."""
         signatures = " ".join(f"{tool.name}({','.join(f' {name}' for name in tool.argument_names)})" for tool in tools)
-        return f"{SYSTEM} {_neutral(system.strip())} tools {signatures}{END}"
+        return f"{SYSTEM} {_neutral(' '.join(system.split()))} tools {signatures}{END}"
 
     def render_message(self, message: Message) -> str:
         """One message; an assistant message's content is its turn text as sampled."""

@@ -1,0 +1,104 @@
+"""Source text of harness components that operators write: hooks, composite tools, playbook lines.
+
+Plain functions from names to source. The catalogue proposer fills them with what it mined from episodes; the pretraining of the embedded model fills
+them with random names, so that a model knows how such components speak, and no operator is known by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["finish_guard", "loop_breaker", "playbook", "recipe_tool", "todo_note", "with_playbook"]
+
+_TRACK = '''
+LISTING = {listing!r}
+SETTLING = {settling!r}
+
+
+def track(event, state):
+    listed = state.get("listed")
+    settled = state.get("settled", [])
+    call = event["call"]
+    if not event["error"]:
+        if call["name"] == LISTING:
+            for value in event["result"].values():
+                if isinstance(value, list):
+                    listed = [str(item) for item in value]
+        elif call["name"] in SETTLING:
+            settled = settled + [str(value) for value in call["arguments"].values()]
+    return {{"listed": listed, "settled": settled}}
+
+
+def still_open(state):
+    return [item for item in state.get("listed") or [] if item not in state.get("settled", [])]
+
+'''
+
+_TODO = '''
+def after_tool(event, state):
+    state = track(event, state)
+    if state["listed"] is None:
+        return {"state": state}
+    left = still_open(state)
+    return {"state": state, "note": "todo " + (" ".join(left) if left else "none")}
+'''
+
+_GUARD = '''
+def after_tool(event, state):
+    return {"state": track(event, state)}
+
+
+def before_finish(event, state):
+    if state.get("listed") is None:
+        return {"block_call": "blocked todo list"}
+    left = still_open(state)
+    if left:
+        return {"block_call": "blocked todo " + " ".join(left)}
+    return None
+'''
+
+_LOOP = '''def before_tool(event, state):
+    call = event["call"]
+    if state.get("last") == call:
+        return {"block_call": "repeat"}
+    return {"state": {"last": call}}
+'''
+
+
+def todo_note(listing: str, settling: Sequence[str]) -> str:
+    """Hook that appends `todo A B` (or `todo none`) to every observation once `listing` has named the items."""
+    return _TRACK.format(listing=listing, settling=sorted(settling)).lstrip() + _TODO
+
+
+def finish_guard(listing: str, settling: Sequence[str]) -> str:
+    """Hook that refuses `finish` while listed items are unsettled, or nothing was listed."""
+    return _TRACK.format(listing=listing, settling=sorted(settling)).lstrip() + _GUARD
+
+
+def loop_breaker() -> str:
+    """Hook that refuses a call equal to the one before."""
+    return _LOOP
+
+
+def recipe_tool(name: str, parameter: str, read: str, then: str, fields: Sequence[str]) -> str:
+    """Composite tool `name(parameter)`: `read` the item, then call `then` with `fields` of what was read; returns both results merged."""
+    arguments = ", ".join(f"{field}=record[{field!r}]" for field in fields)
+    return (
+        f"def {name}({parameter}: str) -> dict:\n"
+        f'    """{read} and {then} in one step"""\n'
+        f"    record = {read}({parameter}={parameter})\n"
+        f"    outcome = {then}({arguments})\n"
+        "    return {**record, **outcome}\n"
+    )
+
+
+def playbook(steps: Sequence[tuple[str, str]]) -> str:
+    """`rules after A do B . after B do C .`"""
+    return " ".join(["rules", *(f"after {first} do {second} ." for first, second in steps)])
+
+
+def with_playbook(prompt: str, steps: Sequence[tuple[str, str]]) -> str:
+    """The prompt with its playbook replaced by (or extended with) these steps; no steps removes it."""
+    bare = re.sub(r"\s*\brules( after \S+ do \S+ \.)+", "", prompt).rstrip()
+    return f"{bare} {playbook(steps)}\n" if steps else f"{bare}\n"
