@@ -1,0 +1,68 @@
+"""Write the lock of the tested CPU set from the environment that runs this script.
+
+    .venv/bin/python infra/lock.py > infra/locks/cpu.lock
+
+The closure starts at the project's own requirements and the extras `serve-cpu`, `train` and `dev`. Whatever only the vLLM CPU build needs
+is marked for Linux, so other systems install the rest. Packages in `UNWANTED` never enter: they are broken beside torch's CPU build
+(torchvision, torchaudio, torchcodec) or useless without a GPU (triton).
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+UNWANTED = frozenset({"torchvision", "torchaudio", "torchcodec", "triton"})
+BUILD = ("setuptools", "wheel")  # the project itself is installed without build isolation
+LINUX = 'sys_platform == "linux"'
+X86 = f'{LINUX} and platform_machine == "x86_64"'
+MARKERS = {
+    "intel-cmplr-lib-ur": X86,  # a dependency of intel-openmp, which names it without a marker
+    "intel-openmp": X86,
+}
+
+
+def closure(names: list[str]) -> set[str]:
+    """Canonical names of everything that the requirements `names` pull in, as installed here."""
+    seen: set[str] = set()
+    queue = [Requirement(name) for name in names]
+    done: set[tuple[str, str]] = set()
+    while queue:
+        requirement = queue.pop()
+        name = canonicalize_name(requirement.name)
+        if name in UNWANTED:
+            continue
+        try:
+            required = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            sys.exit(f"{name} is required but not installed here")
+        seen.add(name)
+        for extra in {"", *requirement.extras}:
+            if (name, extra) in done:
+                continue
+            done.add((name, extra))
+            queue += [r for r in map(Requirement, required) if r.marker is None or r.marker.evaluate({"extra": extra})]
+    return seen
+
+
+def main() -> None:
+    """Print the lock, one `name==version [; marker]` a line, sorted."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    everywhere = closure([*project["dependencies"], *extras["train"], *extras["dev"], *BUILD])
+    linux = closure(extras["serve-cpu"]) - everywhere
+    print("# The tested CPU set: Python 3.11. Written by infra/lock.py; installed by infra/install.py without dependency resolution.")
+    print("# torchvision, torchaudio, torchcodec (they cannot load beside torch's CPU build) and triton are left out on purpose.")
+    for name in sorted(everywhere | linux):
+        marker = MARKERS.get(name, LINUX if name in linux else "")
+        print(f"{name}=={metadata.version(name)}{' ; ' + marker if marker else ''}")
+
+
+if __name__ == "__main__":
+    main()

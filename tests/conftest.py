@@ -1,0 +1,48 @@
+"""What every tier shares: quiet, single-threaded processes, and the reason why a GPU test is skipped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_OFFLINE": "1",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+for name, value in QUIET.items():
+    os.environ.setdefault(name, value)
+
+GPU_TIER = Path(__file__).parent / "gpu"
+
+
+def gpu_missing() -> str:
+    """Why GPU tests can't run here, or an empty string where they can. Asks the driver's tool, so that torch stays out of the process."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return "no CUDA device: nvidia-smi is not installed"
+    listing = subprocess.run([tool, "--list-gpus"], capture_output=True, text=True, timeout=60, check=False)
+    if listing.returncode or not listing.stdout.strip():
+        return f"no CUDA device: nvidia-smi lists none ({(listing.stderr or listing.stdout).strip()[:120]})"
+    return ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything under tests/gpu carries the marker `gpu`; marked tests are skipped with the reason where there is no device."""
+    marked = [item for item in items if item.get_closest_marker("gpu") or GPU_TIER in item.path.parents]
+    reason = gpu_missing() if marked else ""
+    for item in marked:
+        item.add_marker(pytest.mark.gpu)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
