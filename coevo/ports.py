@@ -26,6 +26,7 @@ __all__ = [
     "Publisher",
     "PutResult",
     "Scorer",
+    "Skipped",
     "Stage",
     "StageWorker",
     "StoreSource",
@@ -151,11 +152,19 @@ class ItemOutcome:
     note: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """What `StageWorker.run` returns for an item whose record was in the store already; the outcome is then SKIPPED, not COMMITTED."""
+
+    note: Any = None
+
+
 @runtime_checkable
 class StageWorker(Protocol):
     """The opened form of a stage inside a worker: commits each result to the store itself.
 
-    `run` raises `InfraError` for what should be retried; a task failure is a committed record, not an exception.
+    `run` raises `InfraError` for what should be retried; a task failure is a committed record, not an exception. Its value becomes the
+    outcome's `note` (`Skipped(note)` marks a record that existed); a mapping with an integer `tokens` feeds the progress count.
     """
 
     async def run(self, item: str, attempt: int) -> Any: ...
