@@ -1,0 +1,313 @@
+"""What a stage leaves behind: content-named parts, then one manifest that closes it.
+
+A stage is done if and only if its manifest exists, and a manifest exists only when everything it names does (I5). The manifest accounts
+for every expected row: written + dropped + failed + owed, each with its reason (R2). Parts carry their content hash in the key, so a killed
+writer's leftovers never collide with the next try; what no manifest names is garbage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from coevo.errors import StoreError
+from coevo.identity import content_hash, short
+from coevo.ports import BlobStore, PutResult
+from coevo.records import Record
+from coevo.store.keys import check_key, join
+from coevo.store.run_directory import RunDirectory
+from coevo.store.tables import decode_records, encode_records, encode_rows, read_parquet, table_of
+
+__all__ = [
+    "OutputRecord",
+    "OwedRecord",
+    "RowCounts",
+    "RunDirectory",
+    "StageKey",
+    "StageManifest",
+    "StageWriter",
+    "input_hash",
+    "is_done",
+    "read_manifest",
+    "read_records",
+    "read_rows",
+]
+
+R = TypeVar("R", bound=Record)
+
+
+class OutputRecord(BaseModel):
+    """One object that a stage wrote: key in the store, SHA-256 of its bytes, rows in it (None where it holds no rows)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str
+    hash: str
+    rows: int | None = None
+
+
+class OwedRecord(BaseModel):
+    """An id without a record after `attempts` tries."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    attempts: int
+
+
+class RowCounts(BaseModel):
+    """What became of the expected rows; `dropped` and `failed` count by reason."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    written: int = 0
+    dropped: dict[str, int] = Field(default_factory=dict)
+    failed: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Rows accounted for, owed ones excluded."""
+        return self.written + sum(self.dropped.values()) + sum(self.failed.values())
+
+
+class StageManifest(Record):
+    """The closing record of a stage. `inputs` maps name -> content hash; `cost_usd` None = no price known."""
+
+    stage: str
+    input_hash: str
+    inputs: dict[str, str]
+    code_version: str
+    config_hash: str
+    expected: int
+    rows: RowCounts
+    owed: tuple[OwedRecord, ...] = ()
+    tokens: int = 0
+    cost_usd: float | None = None
+    wall_s: float = 0.0
+    outputs: tuple[OutputRecord, ...] = ()
+
+    def output(self, name: str) -> OutputRecord:
+        """The only output whose file name starts with `name`. Raises `StoreError` when there is none or more than one."""
+        found = [output for output in self.outputs if output.key.rpartition("/")[2].startswith(name)]
+        if len(found) != 1:
+            seen = ", ".join(output.key for output in self.outputs) or "(none)"
+            raise StoreError(f"the stage {self.stage} has {len(found)} outputs named {name!r}", seen=seen, fix="use one of these names")
+        return found[0]
+
+
+class StageKey(NamedTuple):
+    """Where a stage lives: `<run>/<stage>/<input hash>`."""
+
+    run: str
+    stage: str
+    input_hash: str
+
+    @property
+    def prefix(self) -> str:
+        """Common start of all its keys, without the last `/`."""
+        return check_key(join(self.run, self.stage, self.input_hash))
+
+    @property
+    def manifest(self) -> str:
+        """Key of the manifest."""
+        return f"{self.prefix}/manifest.json"
+
+
+def input_hash(stage: str, inputs: Mapping[str, str], *, config_hash: str = "") -> str:
+    """Identity of a stage's work: its name, its inputs by hash and the configuration it reads.
+
+    The code version is recorded but not part of it: a patch must not throw paid work away.
+    """
+    return content_hash({"stage": stage, "inputs": dict(inputs), "config": config_hash})
+
+
+def read_manifest(store: BlobStore, key: StageKey) -> StageManifest | None:
+    """The manifest, or None while the stage is not done."""
+    if store.head(key.manifest) is None:
+        return None
+    return StageManifest.from_bytes(store.get(key.manifest))
+
+
+def is_done(store: BlobStore, key: StageKey) -> bool:
+    """True if and only if the manifest exists."""
+    return store.head(key.manifest) is not None
+
+
+def read_rows(store: BlobStore, outputs: Sequence[OutputRecord], *, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Rows of Parquet outputs in order. Raises `StoreError` when an object is not what its manifest says."""
+    for output in outputs:
+        yield from read_parquet(_verified(store, output), columns=columns)
+
+
+def read_records(store: BlobStore, outputs: Sequence[OutputRecord], kind: type[R]) -> Iterator[R]:
+    """Records of Parquet outputs in order. Raises `StoreError` when an object is not what its manifest says."""
+    for output in outputs:
+        yield from decode_records(_verified(store, output), kind)
+
+
+def _verified(store: BlobStore, output: OutputRecord) -> bytes:
+    data = store.get(output.key)
+    if content_hash(data) != output.hash:
+        raise StoreError(
+            "an object is not the one its manifest names", seen=f"{output.key}: {content_hash(data)}", fix="delete the stage and run again"
+        )
+    return data
+
+
+@dataclass(slots=True)
+class StageWriter:
+    """Writes one stage: `begin`, then parts and counts in any order, then `commit`. Nothing counts before `commit`.
+
+    Not safe among threads; one stage has one writer. Two processes that write the same stage both succeed: the first manifest stands.
+    """
+
+    store: BlobStore
+    key: StageKey
+    inputs: dict[str, str]
+    expected: int
+    code_version: str
+    config_hash: str
+    clock: Callable[[], float] = time.monotonic
+    _outputs: list[OutputRecord] = field(default_factory=list)
+    _written: int = 0
+    _dropped: dict[str, int] = field(default_factory=dict)
+    _failed: dict[str, int] = field(default_factory=dict)
+    _owed: dict[str, int] = field(default_factory=dict)
+    _tokens: int = 0
+    _cost_usd: float | None = None
+    _started: float = 0.0
+
+    @classmethod
+    def begin(
+        cls,
+        store: BlobStore,
+        *,
+        run: str,
+        stage: str,
+        inputs: Mapping[str, str],
+        expected: int,
+        code_version: str,
+        config_hash: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> StageWriter:
+        """A writer for the stage that these inputs define.
+
+        Args:
+            store: Where to write.
+            run: Run name.
+            stage: Stage name.
+            inputs: Name -> content hash of everything that is read.
+            expected: Rows that must be accounted for.
+            code_version: Version of the code, recorded.
+            config_hash: Hash of the configuration that the stage reads.
+            clock: Monotonic seconds.
+        """
+        key = StageKey(run, stage, input_hash(stage, inputs, config_hash=config_hash))
+        writer = cls(store, key, dict(inputs), expected, code_version, config_hash, clock)
+        writer._started = clock()
+        return writer
+
+    def write_rows(self, rows: Iterable[Mapping[str, Any]], schema: Any, *, name: str = "part", counted: bool = True) -> OutputRecord:
+        """Write one Parquet part with an explicit `pyarrow.Schema`; `counted` rows enter the completeness sum."""
+        listed = list(rows)
+        return self._put(name, "parquet", encode_rows(listed, schema), rows=len(listed), counted=counted)
+
+    def write_records(self, records: Sequence[Record], *, name: str = "part", counted: bool = True) -> OutputRecord:
+        """Write records of one kind as a Parquet part.
+
+        Raises:
+            StoreError: No records, or of several kinds.
+        """
+        kinds = {type(record) for record in records}
+        if len(kinds) != 1:
+            seen = ", ".join(sorted(kind.__name__ for kind in kinds)) or "(none)"
+            raise StoreError("a part holds records of exactly one kind", seen=seen, fix="write one part per kind, none for no records")
+        return self._put(name, "parquet", encode_records(records, table_of(kinds.pop())), rows=len(records), counted=counted)
+
+    def write_bytes(self, name: str, data: bytes) -> OutputRecord:
+        """Write one object that holds no rows. `name` may carry an extension, kept at the end of the key."""
+        stem, _, extension = name.partition(".")
+        return self._put(stem, extension, data, rows=None, counted=False)
+
+    def name_output(self, key: str, *, hash: str, rows: int | None = None) -> OutputRecord:
+        """Name an object that is in the store already; its rows are not counted."""
+        output = OutputRecord(key=check_key(key), hash=hash, rows=rows)
+        self._outputs.append(output)
+        return output
+
+    def wrote(self, rows: int) -> None:
+        """Count rows that committed themselves (episodes)."""
+        self._written += rows
+
+    def drop(self, reason: str, rows: int = 1) -> None:
+        """Count rows left out on purpose."""
+        self._dropped[reason] = self._dropped.get(reason, 0) + rows
+
+    def fail(self, reason: str, rows: int = 1) -> None:
+        """Count rows that could not be made."""
+        self._failed[reason] = self._failed.get(reason, 0) + rows
+
+    def owe(self, id: str, *, attempts: int) -> None:
+        """List an id whose tries are exhausted; twice the same id counts once."""
+        self._owed[id] = max(attempts, self._owed.get(id, 0))
+
+    def spend(self, *, tokens: int = 0, cost_usd: float | None = None) -> None:
+        """Add tokens and dollars; the dollars stay None until a price is known."""
+        self._tokens += tokens
+        if cost_usd is not None:
+            self._cost_usd = (self._cost_usd or 0.0) + cost_usd
+
+    def commit(self) -> StageManifest:
+        """Write the manifest and return the one that stands (another writer's, when it was first).
+
+        Raises:
+            StoreError: The counts do not add up to `expected`, or a named output is missing. Nothing is written then.
+        """
+        manifest = self._manifest()
+        accounted = manifest.rows.total + len(manifest.owed)
+        if accounted != self.expected:
+            counts = f"expected {self.expected}, accounted {accounted}: {manifest.rows.model_dump()} and {len(manifest.owed)} owed"
+            raise StoreError(
+                f"the stage {self.key.stage} lost or invented rows", seen=counts, fix="count every row as written, dropped, failed or owed"
+            )
+        missing = [output.key for output in self._outputs if self.store.head(output.key) is None]
+        if missing:
+            raise StoreError(
+                f"the stage {self.key.stage} names objects that are not there", seen=", ".join(missing), fix="write outputs before commit"
+            )
+        if self.store.put_if_absent(self.key.manifest, manifest.to_bytes()) is PutResult.CONFLICT:
+            return StageManifest.from_bytes(self.store.get(self.key.manifest))
+        return manifest
+
+    def _manifest(self) -> StageManifest:
+        return StageManifest(
+            stage=self.key.stage,
+            input_hash=self.key.input_hash,
+            inputs=self.inputs,
+            code_version=self.code_version,
+            config_hash=self.config_hash,
+            expected=self.expected,
+            rows=RowCounts(written=self._written, dropped=self._dropped, failed=self._failed),
+            owed=tuple(OwedRecord(id=id, attempts=attempts) for id, attempts in sorted(self._owed.items())),
+            tokens=self._tokens,
+            cost_usd=self._cost_usd,
+            wall_s=self.clock() - self._started,
+            outputs=tuple(self._outputs),
+        )
+
+    def _put(self, name: str, extension: str, data: bytes, *, rows: int | None, counted: bool) -> OutputRecord:
+        digest = content_hash(data)
+        file = f"{name}-{len(self._outputs):05d}-{short(digest)}" + (f".{extension}" if extension else "")
+        output = OutputRecord(key=check_key(f"{self.key.prefix}/{file}"), hash=digest, rows=rows)
+        if self.store.put_if_absent(output.key, data) is PutResult.CONFLICT:
+            raise StoreError(
+                "a part with this content hash holds other bytes", seen=output.key, fix="delete the damaged object and run again"
+            )
+        self._outputs.append(output)
+        if counted and rows:
+            self._written += rows
+        return output
