@@ -179,7 +179,7 @@ class _Loop:
         return True
 
     async def _sample(self, messages: tuple[Message, ...], prompt: tuple[int, ...], number: int) -> Completion:
-        view = TaskView(self.spec.task_key, tuple(self.world.log), self.agent.bundle.context.limited)
+        view = TaskView(self.spec.task_key, tuple(self.world.log), self.agent.bundle.context.keep_last_turns is not None)
         request = ModelRequest(
             messages=messages,
             tools=self.session.tools,

@@ -68,12 +68,12 @@ _LOOP = '''def before_tool(event, state):
 
 def todo_note(listing: str, settling: Sequence[str]) -> str:
     """Hook that appends `todo A B` (or `todo none`) to every observation once `listing` has named the items."""
-    return _TRACK.format(listing=listing, settling=sorted(settling)).lstrip() + _TODO
+    return _TRACK.format(listing=listing, settling=tuple(sorted(settling))).lstrip() + _TODO
 
 
 def finish_guard(listing: str, settling: Sequence[str]) -> str:
     """Hook that refuses `finish` while listed items are unsettled, or nothing was listed."""
-    return _TRACK.format(listing=listing, settling=sorted(settling)).lstrip() + _GUARD
+    return _TRACK.format(listing=listing, settling=tuple(sorted(settling))).lstrip() + _GUARD
 
 
 def loop_breaker() -> str:

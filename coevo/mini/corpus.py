@@ -1,0 +1,149 @@
+"""The pretraining corpus of the embedded model: demonstrations played through the real harness, world and format, plus a copy curriculum.
+
+Every demonstration is an `Episode` on the pretraining stream, so what the model is trained to read is token for token what it will be shown. With a
+trimmed context a row is one window as the model would see it. The mixture follows what made a miniature learn (EXPERIMENTS.md): a third under
+the base harness, a fifth on request plan-first with full history, the rest under random harnesses; one row in five is copying practice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from coevo.chat import Sampling
+from coevo.episode import Agent, play
+from coevo.formats.mini import ASSISTANT, CALL, END, MiniFormat
+from coevo.harness.sandbox import SandboxPool
+from coevo.identity import derive_seed
+from coevo.mini.demonstrator import Demonstrator, Habits
+from coevo.mini.harnesses import DemoHarness, base_demo, random_demo
+from coevo.ports import Tokenizer
+from coevo.records import Episode
+from coevo.tasks.family import Size, Stream, TaskFamily
+
+__all__ = ["CorpusPlan", "Row", "build_corpus", "pack"]
+
+Row = tuple[list[int], list[int]]
+"""Token ids and loss mask (1 where the token is a target), equal lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusPlan:
+    """What goes into the corpus.
+
+    Attributes:
+        episodes: Demonstrations.
+        plan_share: Share on request plan-first.
+        base_share: Share under the base harness, reactive.
+        copy_share: Copying rows per demonstration is copy_share / (1 - copy_share).
+        max_tokens: Longer rows are left out (and counted by the caller through the row count).
+        diversity: Templates drawn from.
+    """
+
+    episodes: int = 20_000
+    plan_share: float = 0.22
+    base_share: float = 0.32
+    copy_share: float = 0.20
+    max_tokens: int = 768
+    diversity: int = 8
+    habits: Habits = Habits()
+
+
+def build_corpus(plan: CorpusPlan, *, family: TaskFamily, tokenizer: Tokenizer, sandboxes: SandboxPool, seed: int, first: int = 0) -> list[Row]:
+    """Rows of demonstrations `first` .. `first + plan.episodes`, with their share of copying rows.
+
+    Args:
+        plan: Mixture and size.
+        family: The task family.
+        tokenizer: The embedded tokenizer.
+        sandboxes: For the random harnesses' components.
+        seed: Corpus seed.
+        first: Offset of the instance seeds, so that processes share the work.
+    """
+    rows: list[Row] = []
+    for number in range(first, first + plan.episodes):
+        random = Random(derive_seed("corpus", seed, number))
+        rows += [row for row in _demonstration(plan, family, tokenizer, sandboxes, random, number) if len(row[0]) <= plan.max_tokens]
+        if random.random() < plan.copy_share / (1 - plan.copy_share):
+            rows.append(_copying(random, tokenizer))
+    return rows
+
+
+def pack(rows: Sequence[Row]) -> dict[str, npt.NDArray[np.generic]]:
+    """The arrays `ids`, `mask`, `offsets` that the pretraining loop reads."""
+    lengths = [len(ids) for ids, _ in rows]
+    return {
+        "ids": np.fromiter((token for ids, _ in rows for token in ids), np.uint16, sum(lengths)),
+        "mask": np.fromiter((bit for _, mask in rows for bit in mask), np.uint8, sum(lengths)),
+        "offsets": np.cumsum([0, *lengths]).astype(np.int64),
+    }
+
+
+def _demonstration(
+    plan: CorpusPlan, family: TaskFamily, tokenizer: Tokenizer, sandboxes: SandboxPool, random: Random, number: int
+) -> Iterator[Row]:
+    harness = _harness(plan, random)
+    model = Demonstrator(harness, family, habits=plan.habits, seed=random.getrandbits(60))
+    agent = Agent(model, harness.bundle, MiniFormat(), tokenizer, 100_000, Sampling(0.0, 1.0, 96))
+    instance = family.instance(Stream.PRETRAIN, number, Size.MINI, diversity=plan.diversity)
+    episode = asyncio.run(play(instance, family=family, agent=agent, sandboxes=sandboxes))
+    if episode.error:
+        raise RuntimeError(f"a demonstration failed:\n{episode.error}")
+    turns = _windows(episode, harness.bundle.context.keep_last_turns, random)
+    for turn, kept in turns:
+        yield _row(episode, turn, kept, tokenizer)
+
+
+def _harness(plan: CorpusPlan, random: Random) -> DemoHarness:
+    draw = random.random()
+    if draw < plan.plan_share:
+        return base_demo(plan_first=True) if random.random() < 0.6 else random_demo(random, plan_first=True)
+    return base_demo() if draw < plan.plan_share + plan.base_share else random_demo(random)
+
+
+def _windows(episode: Episode, keep: int | None, random: Random) -> list[tuple[int, int]]:
+    """(turn, number of its context's assistant turns that keep their loss): the last turn covers a whole untrimmed episode."""
+    last = len(episode.turns) - 1
+    if keep is None or last < keep:
+        return [(last, last)]
+    chosen = {last, *(random.randrange(keep, last + 1) for _ in range(2))}
+    return [(keep - 1, keep - 1), *((turn, keep - 1) for turn in sorted(chosen))]
+
+
+def _row(episode: Episode, turn: int, kept: int, tokenizer: Tokenizer) -> Row:
+    """The turn's prompt and completion; loss on the completion and on the last `kept` assistant turns of the prompt."""
+    prompt = episode.prompt_token_ids(turn)
+    ids = [*prompt, *episode.turns[turn].completion_token_ids]
+    start, stop = tokenizer.encode(ASSISTANT)[0], tokenizer.encode(END)[0]
+    spans, opened = [], None
+    for place, token in enumerate(ids):
+        if token == start:
+            opened = place + 1
+        elif token == stop and opened is not None:
+            spans.append((opened, place + 1))
+            opened = None
+    mask = [0] * len(ids)
+    for first, end in spans[-(kept + 1) :]:
+        mask[first:end] = [1] * (end - first)
+    return ids, mask
+
+
+def _copying(random: Random, tokenizer: Tokenizer) -> Row:
+    """A list of ids, some with amounts, then again from the start or from an entry on: loss on what the list determines."""
+    entries = [f" E{random.randint(100, 999)}" + (f" {random.randint(100, 531)}" if random.random() < 0.5 else "") for _ in range(random.randint(2, 5))]
+    ids = tokenizer.encode("<|tool|> list" + "".join(entries))
+    mask = [0] * len(ids)
+    for _ in range(3):
+        opening = tokenizer.encode(f"{END}{ASSISTANT}" + random.choice((" notes", " step", " note", CALL)))
+        ids, mask = ids + opening, mask + [0] * len(opening)
+        first = 0 if random.random() < 0.6 else random.randrange(len(entries))
+        for place, entry in enumerate(entries[first:]):
+            tokens = tokenizer.encode(entry)
+            ids += tokens
+            mask += [1] * len(tokens) if place or not first else [0] * 4 + [1] * (len(tokens) - 4)
+    return ids, mask
