@@ -10,8 +10,9 @@ from coevo.chat import Message, ToolSpec
 from coevo.errors import ConfigError
 from coevo.identity import derive_seed
 from coevo.tasks.family import Move, Policy, Size, Stream, Style, TaskInstance, Unrecoverable, World
-from coevo.tasks.payroll import mini
+from coevo.tasks.payroll import mini, standard
 from coevo.tasks.payroll.mini_policy import MiniPlanFirst, MiniReactive
+from coevo.tasks.payroll.standard_policy import StandardPolicy
 
 __all__ = ["PayrollFamily", "PayrollPolicy", "family"]
 
@@ -29,6 +30,8 @@ class PayrollPolicy:
         return self._of(world.instance.size).move(world, visible, limited=limited)
 
     def _of(self, size: Size) -> Policy:
+        if size is Size.STANDARD:
+            return StandardPolicy(self.style)
         return MiniReactive() if self.style is Style.REACTIVE else MiniPlanFirst()
 
 
@@ -40,11 +43,11 @@ class PayrollFamily:
 
     def templates(self, size: Size) -> tuple[str, ...]:
         """Template names in the order in which `diversity` takes them."""
-        return tuple(mini.TEMPLATES)
+        return tuple(mini.TEMPLATES if size is Size.MINI else standard.TEMPLATES)
 
     def tools(self, size: Size) -> tuple[ToolSpec, ...]:
         """The tools of a size."""
-        return mini.TOOLS
+        return mini.TOOLS if size is Size.MINI else standard.TOOLS
 
     def instance(self, stream: Stream, seed: int, size: Size, *, diversity: int = 1) -> TaskInstance:
         """The instance `seed` of a stream, its template drawn from the first `diversity`. Raises `ConfigError` out of range."""
@@ -58,7 +61,7 @@ class PayrollFamily:
         """A fresh world. Raises `ConfigError` for another family's instance or an unknown template."""
         if instance.family != self.name:
             raise ConfigError("an instance belongs to another family", seen=instance.key, fix=f"open it with {instance.family!r}")
-        return mini.open_mini(instance)
+        return mini.open_mini(instance) if instance.size is Size.MINI else standard.open_standard(instance)
 
     def policy(self, style: Style) -> Policy:
         """The reference policy in a style."""

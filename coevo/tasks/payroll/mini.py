@@ -13,8 +13,9 @@ from typing import Any, ClassVar, NoReturn
 from coevo.chat import ToolCall, ToolSpec
 from coevo.errors import ConfigError, ToolError, nearest
 from coevo.identity import derive_seed
-from coevo.records import Checkpoint, Grade
+from coevo.records import Grade
 from coevo.tasks.family import TaskInstance, World
+from coevo.tasks.payroll.grading import grade_settlements
 from coevo.tasks.world import MAX_INTEGER, PlainWorld, Toolbox
 
 __all__ = ["CODES", "TEMPLATES", "TOOLS", "Employee", "MiniData", "MiniFacts", "MiniWorld", "facts", "open_mini", "settling_call"]
@@ -142,26 +143,15 @@ class MiniWorld(PlainWorld):
         return self._settle(employee, "escalate", {"employee": employee})
 
     def grade(self) -> Grade:
-        """One checkpoint per employee, and `finished`, which counts only beside an employee handled right."""
-        checkpoints = [self._check(one) for one in self._data.employees]
-        some_right = any(check.passed for check in checkpoints)
-        ended = self.finished and some_right
-        reason = "" if ended else ("finished: nothing settled right" if self.finished else "finished: not finished")
-        checkpoints.append(Checkpoint(name="finished", weight=1.0, passed=ended, feedback=reason))
-        passed = sum(check.passed for check in checkpoints)
-        return Grade(success=passed == len(checkpoints), score=passed / len(checkpoints), checkpoints=tuple(checkpoints))
+        """One checkpoint per employee and `finished`; see `grade_settlements`."""
+        settled = self._state["settled"]
+        problems = {one.id: _problem(settling_call(one), settled.get(one.id)) for one in self._data.employees}
+        return grade_settlements(problems, finished=self.finished)
 
     def reveal(self) -> MiniFacts:
         """See `facts`."""
         settled = {employee: ToolCall(name, arguments) for employee, (name, arguments) in self._state["settled"].items()}
         return MiniFacts(self._data.department, self._data.employees, MappingProxyType(settled))
-
-    def _check(self, one: Employee) -> Checkpoint:
-        expected, settled = settling_call(one), self._state["settled"].get(one.id)
-        problem = _problem(expected, settled)
-        return Checkpoint(
-            name=f"settled:{one.id}", weight=1.0, passed=problem is None, feedback="" if problem is None else f"{one.id}: {problem}"
-        )
 
     def _settle(self, employee: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         settled = self._state["settled"]

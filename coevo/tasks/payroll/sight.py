@@ -68,3 +68,12 @@ class Sight:
             answer in tokens and any(wanted <= {str(one) for one in call.arguments.values()} for call in calls)
             for calls, tokens in self._answers
         )
+
+    def calculated(self, expression: str, value: object) -> bool:
+        """A visible tool message carries `value` in answer to a visible call that contains this expression."""
+        return any(str(value) in tokens and any(_contains(call, expression) for call in calls) for calls, tokens in self._answers)
+
+
+def _contains(call: ToolCall, expression: str) -> bool:
+    values = call.arguments.values()
+    return any(expression == value or (isinstance(value, (list, tuple)) and expression in value) for value in values)
