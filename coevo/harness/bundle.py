@@ -43,7 +43,7 @@ class Limits:
         max_turns: Model turns.
         max_completion_tokens: Completion tokens summed over the episode.
         max_parse_failures: Consecutive turns without a parseable call.
-        max_observation_chars: Longest observation text, cut with a mark when it is made.
+        max_observation_chars: Longest observation text, cut with a mark when it is made; `ContextPolicy` may cut shorter for the view.
     """
 
     max_turns: int = 24

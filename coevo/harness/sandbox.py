@@ -151,7 +151,8 @@ class Sandbox:
         try:
             value = self._drive(code, inputs, bridge) if host else self._session.feed_run(code, inputs=inputs, print_callback=_drop)
         except monty.MontyError as error:
-            raise self._convert(error, bridge) from error
+            if bridge.foreign is None:
+                raise self._convert(error, bridge) from error
         except SandboxError:
             self.broken = True
             raise

@@ -16,7 +16,7 @@ import orjson
 from coevo.chat import Message, Role, ToolCall, ToolSpec
 from coevo.errors import SandboxError, ToolError
 from coevo.harness.bundle import HarnessBundle
-from coevo.harness.context import ContextView, apply_policy, cut_text
+from coevo.harness.context import ContextView, apply_policy
 from coevo.harness.hooks import HookReturn, HookRunner
 from coevo.harness.sandbox import SandboxFault, SandboxPool
 from coevo.harness.tools import FINISH, ToolTable, ToolTarget, refuse_arguments, resolve_tools
@@ -152,10 +152,6 @@ class HarnessSession:
         self._after(step)
         shown = ToolCall(self._shown_name(step.call), step.call.arguments) if step.rewritten else call
         return Executed(step.value, step.error, tuple(step.notes), shown, step.rewritten, tuple(step.calls))
-
-    def observation(self, text: str, notes: Sequence[str]) -> str:
-        """Rendered result text, cut to the harness's limit, with notes appended after a space each."""
-        return " ".join([cut_text(text, self.limits.max_observation_chars), *notes])
 
     def view(self, messages: Sequence[Message]) -> ContextView:
         """What the model sees of the conversation; newly hidden or changed messages count as one `context` firing each."""
