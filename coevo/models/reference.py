@@ -14,13 +14,15 @@ from typing import Any
 
 from coevo.chat import Completion, ModelRequest, ToolCall, ToolSpec
 from coevo.errors import ModelError, ToolError
+from coevo.formats import chat_format
 from coevo.formats.family import ChatFormat
 from coevo.harness.bundle import HarnessBundle
-from coevo.harness.sandbox import SandboxPool
+from coevo.harness.sandbox import SandboxPool, shared_pool
 from coevo.harness.session import HarnessSession
+from coevo.tasks import load_family
 from coevo.tasks.family import Move, Policy, Style, TaskFamily, TaskInstance, Unrecoverable, World
 
-__all__ = ["ReferenceModel", "shown_call"]
+__all__ = ["ReferenceModel", "ReferenceSource", "shown_call"]
 
 _SESSIONS_KEPT = 512
 
@@ -145,3 +147,23 @@ def _apply(world: World, call: ToolCall) -> None:
         world.call(call.name, arguments)
     except ToolError:
         return
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceSource:
+    """Picklable recipe of a `ReferenceModel` for one harness."""
+
+    family: str
+    style: Style
+    bundle: HarnessBundle
+    chat_format: str
+
+    @property
+    def model_id(self) -> str:
+        """As `ReferenceModel.model_id`."""
+        family = load_family(self.family)
+        return f"reference:{family.name}/{family.world_version}/{self.style}"
+
+    def open(self) -> ReferenceModel:
+        """Build it; it shares the process's sandboxes."""
+        return ReferenceModel(load_family(self.family), self.style, self.bundle, chat_format(self.chat_format), shared_pool())

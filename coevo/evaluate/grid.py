@@ -1,0 +1,112 @@
+"""The grid: cells of (model x harness) measured on the same fresh instances, and the paired comparisons between them.
+
+A cell is a name, an agent and items; its measurement is built from committed episodes alone, so it can be computed again from the store (I12). Owed
+items are listed, never scored (I3).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from coevo.evaluate.stats import compare
+from coevo.records import Comparison, Episode, Measurement, UsageRecord
+from coevo.rollout import AgentSource, parse_item
+from coevo.store.episodes import EpisodeStore
+
+__all__ = ["COMPARISONS", "Cell", "compare_cells", "measure"]
+
+COMPARISONS = (
+    ("base/h0", "base/h*"),
+    ("expert/h0", "expert/h*"),
+    ("base/h*", "expert/h*"),
+    ("base/h*", "imitation/h*"),
+    ("base/h*", "correction/h*"),
+    ("imitation/h*", "correction/h*"),
+    ("base/h0", "imitation/h0"),
+    ("base/h0", "correction/h0"),
+)
+"""Pairs (a, b) that the report states, where both cells were measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One agent to measure. `serving_form` says how its weights are served (base, merged, reference)."""
+
+    name: str
+    agent: AgentSource
+    serving_form: str
+    training_seed: int | None = None
+
+
+def measure(cell: Cell, items: Sequence[str], store: EpisodeStore) -> Measurement:
+    """The measurement of a cell from what is committed; items without a committed episode are owed."""
+    ids = {item: cell.agent.spec(item).id for item in items}
+    committed = store.committed_ids()
+    episodes = {item: store.get(id) for item, id in ids.items() if id in committed}
+    first, _ = parse_item(items[0])
+    success: dict[str, list[int]] = {}
+    for item, episode in episodes.items():
+        success.setdefault(parse_item(item)[0].key, []).append(int(episode.success))
+    played = list(episodes.values())
+    return Measurement(
+        name=cell.name,
+        model_id=cell.agent.model.model_id,
+        harness_hash=cell.agent.bundle.hash,
+        family=cell.agent.family,
+        size=str(first.size),
+        stream=str(first.stream),
+        serving_form=cell.serving_form,
+        success={key: tuple(values) for key, values in success.items()},
+        owed=tuple(item for item in items if item not in episodes),
+        status_counts=dict(sorted(Counter(str(episode.status) for episode in played).items())),
+        component_use=_component_use(played),
+        mean_turns=sum(len(episode.turns) for episode in played) / max(1, len(played)),
+        usage=_usage(played),
+        training_seed=cell.training_seed,
+    )
+
+
+def compare_cells(measurements: Mapping[str, Sequence[Measurement]], *, level: float, seed: int) -> list[Comparison]:
+    """Every pair of `COMPARISONS` that was measured, on the (instance, repeat) items that no cell of the pair owes.
+
+    Several training seeds of a cell are resampled together with the instances.
+    """
+    return [
+        compare(*_common(measurements[a], measurements[b]), level=level, seed=seed)
+        for a, b in COMPARISONS
+        if a in measurements and b in measurements
+    ]
+
+
+def _common(a: Sequence[Measurement], b: Sequence[Measurement]) -> tuple[list[Measurement], list[Measurement]]:
+    """Both sides cut to the instances that every measurement has with the same number of repeats."""
+    everyone = [*a, *b]
+    shared = [
+        key
+        for key in everyone[0].success
+        if len({len(one.success.get(key, ())) for one in everyone}) == 1
+    ]
+
+    def cut(one: Measurement) -> Measurement:
+        return one.model_copy(update={"success": {key: one.success[key] for key in shared}})
+
+    return [cut(one) for one in a], [cut(one) for one in b]
+
+
+def _component_use(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Mean firings per episode of each component."""
+    total: Counter[str] = Counter()
+    for episode in episodes:
+        total.update(episode.component_use)
+    return {name: count / len(episodes) for name, count in sorted(total.items())}
+
+
+def _usage(episodes: Iterable[Episode]) -> UsageRecord:
+    prompt = cached = completion = 0
+    for episode in episodes:
+        prompt += episode.usage.prompt_tokens
+        cached += episode.usage.cached_tokens
+        completion += episode.usage.completion_tokens
+    return UsageRecord(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion)

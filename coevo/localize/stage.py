@@ -1,0 +1,162 @@
+"""The localization stage: one failed episode in, one `Localization` out, everything about it replayed before it is believed.
+
+Suspects are tried in play order, the earliest first. A suspect is accepted when the expert's turn there, continued by the weak model, succeeds more often than
+the larger of two baselines (the original turn kept, a fresh turn of the weak model), with a lower bound above 0. Continuations grow in two looks;
+alpha is divided over suspects and looks, so it holds for the whole episode. `unlocalizable` (turn None) is an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from coevo.evaluate.stats import gain_over_best
+from coevo.harness.sandbox import shared_pool
+from coevo.localize.evidence import Suspect, suspects
+from coevo.localize.replay import Branch, Continuations, Replayer, Variant
+from coevo.ports import BlobStore, PutResult, Skipped, StoreSource
+from coevo.records import Episode, Localization, LocalizationCandidate
+from coevo.rewrite.expert import Expert, ReferenceExpert
+from coevo.rollout import AgentSource
+from coevo.store.episodes import EpisodeStore
+from coevo.tasks import load_family
+
+__all__ = ["LocalizeStage", "LocalizeWorker", "gain_bound", "localization_key", "read_localization"]
+
+METHOD = "evidence+replay"
+
+
+@lru_cache(maxsize=4096)
+def gain_bound(new: tuple[int, int], bases: tuple[tuple[int, int], ...], alpha: float) -> float:
+    """Memoised `coevo.evaluate.stats.gain_over_best`: few counts occur, and each costs milliseconds."""
+    return gain_over_best(new, bases, alpha=alpha)
+
+
+def localization_key(prefix: str, episode_id: str) -> str:
+    """Where an episode's localization lies."""
+    return f"{prefix}/localizations/{episode_id}.json"
+
+
+def read_localization(store: BlobStore, prefix: str, episode_id: str) -> Localization:
+    """A committed localization. Raises `StoreError` when there is none."""
+    return Localization.from_bytes(store.get(localization_key(prefix, episode_id)))
+
+
+@dataclass(frozen=True, slots=True)
+class LocalizeStage:
+    """Picklable description.
+
+    Attributes:
+        agent: The weak agent whose failures are localized.
+        store: Holds the episodes and takes the localizations.
+        prefix: Where the localizations go.
+        episodes_prefix: Where the episodes lie.
+        candidates: Suspects tried per episode.
+        continuations: Continuations per variant at the last look.
+        alpha: One-sided error per episode, over all its suspects and looks.
+    """
+
+    agent: AgentSource
+    store: StoreSource
+    prefix: str
+    episodes_prefix: str
+    candidates: int
+    continuations: int
+    alpha: float
+
+    @property
+    def name(self) -> str:
+        """For displays."""
+        return "localize"
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Continuations after each look: half, then all."""
+        half = self.continuations // 2
+        return (half, self.continuations) if half >= 3 else (self.continuations,)
+
+    def open(self) -> LocalizeWorker:
+        """Connect model and store."""
+        return LocalizeWorker(self)
+
+
+class LocalizeWorker:
+    """See the module docstring; one record, one PUT per episode."""
+
+    def __init__(self, stage: LocalizeStage) -> None:
+        self._stage = stage
+        agent, family = stage.agent.open(), load_family(stage.agent.family)
+        self._model = agent.model
+        self._store = stage.store.open()
+        self._episodes = EpisodeStore(self._store, stage.episodes_prefix)
+        self._replayer = Replayer(agent, family, shared_pool())
+        self._expert: Expert = ReferenceExpert(family, agent.bundle, agent.chat_format, shared_pool())
+
+    async def run(self, item: str, attempt: int) -> Any:
+        """Localize one episode id."""
+        key = localization_key(self._stage.prefix, item)
+        if self._store.head(key) is not None:
+            return Skipped(_note(read_localization(self._store, self._stage.prefix, item)))
+        localization = await self.localize(self._episodes.get(item))
+        if self._store.put_if_absent(key, localization.to_bytes()) is PutResult.CONFLICT:
+            localization = read_localization(self._store, self._stage.prefix, item)
+        return _note(localization)
+
+    async def localize(self, episode: Episode) -> Localization:
+        """Try the suspects in play order; the first whose gain has a lower bound above 0 is the turn."""
+        named = suspects(episode, limit=self._stage.candidates)
+        tried: list[LocalizationCandidate] = []
+        spent, found = 0, None
+        for suspect in named:
+            candidate, used = await self._try(episode, suspect, tests=len(named))
+            tried.append(candidate)
+            spent += used
+            if candidate.gain_lower is not None and candidate.gain_lower > 0:
+                found = suspect.turn
+                break
+        return Localization(
+            episode_id=episode.id, turn=found, method=METHOD, candidates=tuple(tried), continuations=spent, alpha=self._stage.alpha
+        )
+
+    async def _try(self, episode: Episode, suspect: Suspect, *, tests: int) -> tuple[LocalizationCandidate, int]:
+        rewrites = await self._expert.rewrite(episode, suspect.turn, n=1)
+        if not rewrites:
+            return LocalizationCandidate(turn=suspect.turn, evidence=f"{suspect.reason}; not recoverable from here"), 0
+        branches = (
+            Branch(suspect.turn, Variant.REWRITTEN, rewrites[0].text),
+            Branch(suspect.turn, Variant.KEPT),
+            Branch(suspect.turn, Variant.RESAMPLED),
+        )
+        alpha = self._stage.alpha / (tests * len(self._stage.looks))
+        sums: list[Continuations] = [Continuations(0, 0, True, 0) for _ in branches]
+        bound = -1.0
+        for look in self._stage.looks:
+            sums = [total + await self._more(episode, branch, total, look) for branch, total in zip(branches, sums, strict=True)]
+            new, *bases = sums
+            bound = gain_bound((new.successes, new.m), tuple((base.successes, base.m) for base in bases), alpha)
+            if bound > 0 or new.successes <= max(base.successes for base in bases):
+                break
+        new, kept, resampled = sums
+        candidate = LocalizationCandidate(
+            turn=suspect.turn,
+            evidence=suspect.reason,
+            p_kept=kept.successes / kept.m,
+            p_resampled=resampled.successes / resampled.m,
+            p_rewritten=new.successes / new.m,
+            m=new.m,
+            gain_lower=bound,
+        )
+        return candidate, sum(total.m for total in sums)
+
+    async def _more(self, episode: Episode, branch: Branch, so_far: Continuations, look: int) -> Continuations:
+        return await self._replayer.run(episode, branch, m=look - so_far.m, first=so_far.m)
+
+    async def aclose(self) -> None:
+        """Close the model client."""
+        await self._model.aclose()
+
+
+def _note(localization: Localization) -> dict[str, Any]:
+    return {"turn": localization.turn, "continuations": localization.continuations, "tried": len(localization.candidates)}
+

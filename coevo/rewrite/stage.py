@@ -1,0 +1,160 @@
+"""The rewrite stage: one localized episode in, one `Correction` out.
+
+The expert offers N rewrites of the localized turn. Each is checked against the tool schema, executed in a replayed world and continued m times by the weak model, with
+fresh continuations (not those that localized the turn, which were selected for looking good). Verified = the gain over the larger of the
+localization's two baselines has a lower bound above 0. A turn none of whose rewrites verifies gives a Correction with `verified` False.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from coevo.errors import ConfigError, StoreError
+from coevo.harness.sandbox import shared_pool
+from coevo.localize.replay import Branch, Continuations, Replayer, Variant
+from coevo.localize.stage import gain_bound, read_localization
+from coevo.ports import BlobStore, PutResult, Scorer, Skipped, StoreSource
+from coevo.records import CallRecord, Correction, CorrectionCandidate, Episode, LocalizationCandidate
+from coevo.rewrite.expert import Expert, ReferenceExpert, Rewrite
+from coevo.rewrite.select import CHOSEN_BY, StudentLikelihood, choose, score_turn
+from coevo.rollout import AgentSource
+from coevo.store.episodes import EpisodeStore
+from coevo.tasks import load_family
+
+__all__ = ["RewriteStage", "RewriteWorker", "correction_key", "read_correction"]
+
+
+def correction_key(prefix: str, episode_id: str) -> str:
+    """Where an episode's correction lies."""
+    return f"{prefix}/corrections/{episode_id}.json"
+
+
+def read_correction(store: BlobStore, prefix: str, episode_id: str) -> Correction:
+    """A committed correction. Raises `StoreError` when there is none."""
+    return Correction.from_bytes(store.get(correction_key(prefix, episode_id)))
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteStage:
+    """Picklable description.
+
+    Attributes:
+        agent: The weak agent.
+        store: Holds episodes and localizations, takes corrections.
+        prefix: Where the corrections go.
+        localize_prefix: Where the localizations lie.
+        episodes_prefix: Where the episodes lie.
+        candidates: Rewrites asked of the expert (N).
+        continuations: Continuations per rewrite (m).
+        alpha: One-sided error per episode, over its rewrites.
+    """
+
+    agent: AgentSource
+    store: StoreSource
+    prefix: str
+    localize_prefix: str
+    episodes_prefix: str
+    candidates: int
+    continuations: int
+    alpha: float
+
+    @property
+    def name(self) -> str:
+        """For displays."""
+        return "rewrite"
+
+    def open(self) -> RewriteWorker:
+        """Connect model and store."""
+        return RewriteWorker(self)
+
+
+class RewriteWorker:
+    """See the module docstring."""
+
+    def __init__(self, stage: RewriteStage) -> None:
+        self._stage = stage
+        self._agent, family = stage.agent.open(), load_family(stage.agent.family)
+        if not isinstance(self._agent.model, Scorer) or self._agent.tokenizer is None:
+            raise ConfigError("the weak model can't score given turns", seen=self._agent.model.model_id, fix="serve it with our own pool")
+        self._scorer: Scorer = self._agent.model
+        self._tokenizer = self._agent.tokenizer
+        self._store = stage.store.open()
+        self._episodes = EpisodeStore(self._store, stage.episodes_prefix)
+        self._replayer = Replayer(self._agent, family, shared_pool())
+        self._expert: Expert = ReferenceExpert(family, self._agent.bundle, self._agent.chat_format, shared_pool())
+
+    async def run(self, item: str, attempt: int) -> Any:
+        """Correct one localized episode id."""
+        key = correction_key(self._stage.prefix, item)
+        if self._store.head(key) is not None:
+            return Skipped(_note(read_correction(self._store, self._stage.prefix, item)))
+        localization = read_localization(self._store, self._stage.localize_prefix, item)
+        place = next((one for one in localization.candidates if one.turn == localization.turn), None)
+        if place is None:
+            raise StoreError("an unlocalized episode reached the rewrite stage", seen=item, fix="rewrite only localized episodes")
+        correction = await self.correct(self._episodes.get(item), place)
+        if self._store.put_if_absent(key, correction.to_bytes()) is PutResult.CONFLICT:
+            correction = read_correction(self._store, self._stage.prefix, item)
+        return _note(correction)
+
+    async def correct(self, episode: Episode, place: LocalizationCandidate) -> Correction:
+        """Ask for rewrites, verify each, choose."""
+        rewrites = await self._expert.rewrite(episode, place.turn, n=self._stage.candidates)
+        alpha = self._stage.alpha / max(1, len(rewrites))
+        judged = await asyncio.gather(*(self._judge(episode, place, rewrite, alpha) for rewrite in rewrites))
+        candidates = tuple(candidate for candidate, _ in judged)
+        totals = [likelihood.total for _, likelihood in judged]
+        chosen = choose(candidates, totals)
+        best = chosen if chosen is not None else 0
+        return Correction(
+            episode_id=episode.id,
+            turn=place.turn,
+            original=episode.turns[place.turn].completion_text,
+            rewritten=candidates[best].text,
+            candidates=candidates,
+            chosen=best,
+            chosen_by=CHOSEN_BY,
+            verified=chosen is not None,
+            gain_lower=candidates[best].gain_lower,
+            student_nll=totals[best],
+            expert_model_id=self._expert.model_id,
+        )
+
+    async def _judge(
+        self, episode: Episode, place: LocalizationCandidate, rewrite: Rewrite, alpha: float
+    ) -> tuple[CorrectionCandidate, StudentLikelihood]:
+        branch = Branch(place.turn, Variant.REWRITTEN, rewrite.text)
+        new: Continuations = await self._replayer.run(episode, branch, m=self._stage.continuations, purpose="verify")
+        bases = tuple((round((p or 0.0) * place.m), place.m) for p in (place.p_kept, place.p_resampled))
+        likelihood = await score_turn(
+            self._scorer,
+            self._tokenizer,
+            self._agent.chat_format,
+            prompt=episode.prompt_token_ids(place.turn),
+            say=rewrite.strategy,
+            text=rewrite.text,
+            model_id=episode.spec.model_id,
+        )
+        candidate = CorrectionCandidate(
+            strategy=rewrite.strategy,
+            call=CallRecord(name=rewrite.call.name, arguments=dict(rewrite.call.arguments)),
+            text=rewrite.text,
+            schema_valid=self._agent.chat_format.parse(rewrite.text, self._replayer.tools(episode)).call is not None,
+            executed=new.executed,
+            continued=new.m,
+            successes=new.successes,
+            gain_lower=gain_bound((new.successes, new.m), bases, alpha),
+            student_nll_strategy=likelihood.strategy,
+            student_nll_call=likelihood.call,
+        )
+        return candidate, likelihood
+
+    async def aclose(self) -> None:
+        """Close the model client."""
+        await self._agent.model.aclose()
+
+
+def _note(correction: Correction) -> dict[str, Any]:
+    return {"turn": correction.turn, "verified": correction.verified, "call": correction.candidates[correction.chosen].call.name}
