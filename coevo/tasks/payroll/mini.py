@@ -223,8 +223,12 @@ def open_mini(instance: TaskInstance) -> MiniWorld:
     random = Random(derive_seed(instance.family, instance.size, instance.template, instance.stream, instance.seed))
     department = f"D{random.randint(10, 99)}"
     ids = random.sample(range(100, 1000), random.randint(*template.count))
+    kinds = random.choices(_KINDS, template.mix, k=len(ids))
+    if set(kinds) == {"contractor"}:
+        # Somebody must be paid, or an agent that escalates everyone unread would succeed.
+        kinds[-1] = "staff"
     employees = tuple(
-        Employee(f"E{number}", random.choices(_KINDS, template.mix)[0], random.randint(20, 59), random.randint(5, 9)) for number in ids
+        Employee(f"E{number}", kind, random.randint(20, 59), random.randint(5, 9)) for number, kind in zip(ids, kinds, strict=True)
     )
     return MiniWorld(
         instance,
