@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional as F
 
 from cluster.decoder import DecoderShape, forward, initial, named, packed
 from cluster.tokenrows import Batch, RowSource, TokenRows, batches
@@ -191,6 +191,7 @@ class _Checked:
     shape: DecoderShape
 
     def epoch(self, number: int) -> TokenRows:
+        """The rows of epoch `number`."""
         rows = self.rows.epoch(number)
         if len(rows) and int(rows.lengths.max()) > self.shape.positions:
             raise ConfigError(
@@ -217,7 +218,7 @@ def _step(state: _State, batch: Batch, config: PretrainConfig, shape: DecoderSha
     tokens, position, target = (torch.from_numpy(array) for array in (batch.tokens, batch.position, batch.target))
     logits = forward(state.flat, shape, tokens, position, dtype=getattr(torch, config.dtype))
     loss = F.cross_entropy(logits.float(), target)
-    loss.backward()
+    torch.autograd.backward([loss])
     torch.nn.utils.clip_grad_norm_([state.flat], config.clip_norm)
     state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
@@ -372,10 +373,8 @@ def main() -> None:
     config = PretrainConfig(steps=arguments.steps, seed=arguments.seed, **extra)
     rows = TokenRows.concatenate([TokenRows.load(path) for path in arguments.rows])
     shape = shape_for(config, arguments.tokenizer)
-    print(
-        f"{len(rows)} rows, {len(rows.ids)} tokens, {rows.target_tokens} targets; {shape.parameters / 1e6:.2f} M parameters; {config.steps} steps",
-        flush=True,
-    )
+    size = f"{shape.parameters / 1e6:.2f} M parameters"
+    print(f"{len(rows)} rows, {len(rows.ids)} tokens, {rows.target_tokens} targets; {size}; {config.steps} steps", flush=True)
     pretrain(
         config, rows, tokenizer=arguments.tokenizer, out=arguments.out, on_line=lambda line: print(json.dumps(asdict(line)), flush=True)
     )

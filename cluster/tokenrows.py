@@ -108,7 +108,9 @@ class TokenRows:
 class RowSource(Protocol):
     """Rows per epoch: `TokenRows` itself, or a generator of fresh rows. The same number must give the same rows (resume replays them)."""
 
-    def epoch(self, number: int) -> TokenRows: ...
+    def epoch(self, number: int) -> TokenRows:
+        """Rows of the 0-based epoch."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ def test_saved_folder_loads(tokenizer: Path, tmp_path: Path) -> None:
     out = pretrain(replace(SMALL, steps=3, export_dtype="float32"), copy_rows(50, 0), tokenizer=tokenizer, out=tmp_path / "m")
     model = LlamaForCausalLM.from_pretrained(out)
     assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
-    assert model.config.vocab_size == 64 and model.config.eos_token_id == 1
+    assert (model.config.vocab_size, model.config.eos_token_id) == (64, 1)
     assert AutoTokenizer.from_pretrained(out).convert_tokens_to_ids("w0") == 2
     assert not (out / "checkpoint").exists()
     assert json.loads((out / "pretrain.json").read_text())["steps"] == 3
