@@ -1,8 +1,8 @@
 """All candidates of a search with their per-instance outcomes: a Pareto front over instances instead of one incumbent (H8).
 
 A candidate is on the front of an instance when no other candidate that played it does better there, so a specialist survives as a parent
-as long as it is best somewhere. Instances that nobody solves, or that only one candidate played, tell candidates not apart and carry no weight.
-Only the search stream enters; the selection stream's verdicts stay with the gate (I8).
+as long as it is best somewhere. Instances that nobody solves, or that only one candidate played, carry no weight: they can't tell
+candidates apart. Only the search stream enters; the selection stream's verdicts stay with the gate (I8).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@
 4. The power arithmetic agrees with simulation, and with the paper-level check of about 490 pairs.
 """
 
-# ruff: noqa: N803, N806 - the axis suffixes of the house style are capitals
-
 from __future__ import annotations
 
 import itertools
