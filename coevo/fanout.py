@@ -99,6 +99,9 @@ class ItemRunner:
         policy: Limits.
         on_retry: Called after each failed attempt that will be repeated, before its backoff.
         rng: Source of the jitter.
+
+    Attributes:
+        abandoned: Attempts that ignored their cancellation.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class ItemRunner:
         self._on_retry = on_retry
         self._rng = rng or random.Random()
         self.breaker = Breaker(policy)
+        self.abandoned = 0
         self._closed: str | None = None
 
     def close(self, reason: str) -> None:
@@ -188,6 +192,7 @@ class ItemRunner:
         task.cancel()
         await asyncio.wait({task}, timeout=self._policy.abandon_s)
         if not task.done():
+            self.abandoned += 1
             log.warning("item %s ignores cancellation: its attempt is abandoned", item)
             task.add_done_callback(_ended)
 

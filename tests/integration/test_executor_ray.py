@@ -1,0 +1,128 @@
+"""The Executor contract on Ray, and what only worker processes can do: die, stop, and be replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coevo.errors import ConfigError, PrerequisiteError
+from coevo.fanout import FanoutPolicy
+from coevo.ports import ItemState, MapReport
+from coevo.records import Attempt
+from coevo.stages import EchoStage, Fault, FaultKind
+from coevo.store.local import LocalSource
+from tests.contract.test_executors import QUICK, ExecutorContract, ExecutorFactory, attempts_of, ids, states, wait_for
+
+ray = pytest.importorskip("ray")
+
+from cluster.executor import ActorExecutor, ActorOptions  # noqa: E402
+
+OPTIONS = ActorOptions(actors=2, num_cpus=0.5, beat_s=0.2, silence_s=5.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session() -> Iterator[None]:
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()
+
+
+def worker_pids(source: LocalSource) -> Counter[int]:
+    """Attempts started per process."""
+    store = source.open()
+    records = [Attempt.from_bytes(store.get(info.key)) for info in store.list("echo/attempts/")]
+    return Counter(int(record.worker.rpartition(":")[2]) for record in records)
+
+
+def in_background(run: object) -> tuple[threading.Thread, list[MapReport]]:
+    reports: list[MapReport] = []
+    thread = threading.Thread(target=lambda: reports.append(run()), daemon=True)  # type: ignore[operator]
+    thread.start()
+    return thread, reports
+
+
+class RayContract(ExecutorContract):
+    """Also: promises about processes."""
+
+    workers = 2
+
+    def test_a_killed_worker(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
+        """R8, R9: SIGKILL without notice: every item still ends once, and the lost attempts are counted."""
+        policy = FanoutPolicy(concurrency=4, tries=3, base_s=0.01)
+        stage = EchoStage(source, sleep_s=0.1, record_attempts=True)
+        executor = executor_of(policy)
+        thread, reports = in_background(lambda: executor.map(stage, ids(60)))
+        wait_for(lambda: len(worker_pids(source)) >= 1 and attempts_of(source).total() >= 12)
+        os.kill(worker_pids(source).most_common(1)[0][0], signal.SIGKILL)
+        thread.join(timeout=90.0)
+        assert not thread.is_alive()
+        assert states(reports[0])[ItemState.OWED] == 0
+        assert [outcome.item for outcome in reports[0].outcomes] == ids(60)
+        repeated = [outcome for outcome in reports[0].outcomes if outcome.attempts > 1]
+        assert 1 <= len(repeated) <= policy.concurrency
+        assert all(attempts_of(source)[outcome.item] in {outcome.attempts - 1, outcome.attempts} for outcome in reports[0].outcomes)
+        assert sum(info.key.endswith(".json") for info in source.open().list("echo/episodes/")) == 60
+
+    def test_an_item_that_kills_its_worker(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
+        """R1: it is owed after its tries; its neighbours are not."""
+        policy = FanoutPolicy(concurrency=4, tries=3, base_s=0.01)
+        stage = EchoStage(source, faults=(Fault(FaultKind.KILL_WORKER, frozenset({"e00007"})),), record_attempts=True)
+        report = executor_of(policy).map(stage, ids(30))
+        assert [outcome.item for outcome in report.owed] == ["e00007"]
+        assert report.owed[0].attempts == 3
+        assert attempts_of(source)["e00007"] == 3
+
+    def test_a_stopped_worker(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
+        """R8: a process that gives no sign of life is replaced within the watchdog's period."""
+        policy = FanoutPolicy(concurrency=4, tries=3, base_s=0.01)
+        stage = EchoStage(source, faults=(Fault(FaultKind.BLOCK, frozenset({"e00003"}), attempts=1),), record_attempts=True)
+        report = executor_of(policy).map(stage, ids(20))
+        assert not report.owed
+        assert report.outcomes[3].attempts == 2
+
+    def test_a_stage_that_does_not_travel(self, executor_of: ExecutorFactory) -> None:
+        with pytest.raises(ConfigError, match="can't travel"):
+            executor_of(QUICK).map(EchoStage(threading.Lock()), ids(2))  # type: ignore[arg-type]
+
+
+class TestActorExecutor(RayContract):
+    @pytest.fixture
+    def executor_of(self) -> Iterator[ExecutorFactory]:
+        made: list[ActorExecutor] = []
+
+        def make(policy: FanoutPolicy) -> ActorExecutor:
+            made.append(ActorExecutor(policy, OPTIONS))
+            return made[-1]
+
+        yield make
+        for executor in made:
+            executor.close()
+
+    def test_work_is_spread_and_processes_stay(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
+        executor = executor_of(QUICK)
+        assert isinstance(executor, ActorExecutor)
+        executor.map(EchoStage(source, record_attempts=True), ["warm", "up"])
+        before = executor.pids
+        executor.map(EchoStage(source, sleep_s=0.02, record_attempts=True), ids(64))
+        assert executor.pids == before
+        assert min(worker_pids(source).values()) >= 20
+
+    def test_options(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="worker process"):
+            ActorOptions(actors=0)
+        with pytest.raises(ConfigError, match="silence_s"):
+            ActorOptions(silence_s=1.0, beat_s=1.0)
+
+
+def test_no_session_is_a_clear_error() -> None:
+    """Last in the file: it ends the session."""
+    ray.shutdown()
+    with pytest.raises(PrerequisiteError, match="no Ray session"):
+        ActorExecutor().map(EchoStage(), ids(2))
