@@ -1,7 +1,7 @@
 """Source text of harness components that operators write: hooks, composite tools, playbook lines.
 
-Plain functions from names to source. The catalogue proposer fills them with what it mined from episodes; the pretraining of the embedded model fills
-them with random names, so that a model knows how such components speak, and no operator is known by name.
+Plain functions from names to source. The catalogue proposer fills them with what it mined from episodes; the pretraining of the
+embedded model fills them with random names, so that a model knows how such components speak, and no operator is known by name.
 """
 
 from __future__ import annotations
@@ -11,9 +11,18 @@ from collections.abc import Sequence
 
 __all__ = ["finish_guard", "loop_breaker", "playbook", "recipe_tool", "todo_note", "with_playbook"]
 
-_TRACK = '''
+_TRACK = """
 LISTING = {listing!r}
 SETTLING = {settling!r}
+FIELD = {field!r}
+
+
+def items_of(result):
+    found = []
+    for value in result.values() if isinstance(result, dict) else [result]:
+        if isinstance(value, list):
+            found = found + [item.get(FIELD) if isinstance(item, dict) else item for item in value]
+    return [item for item in found if isinstance(item, str)]
 
 
 def track(event, state):
@@ -22,29 +31,29 @@ def track(event, state):
     call = event["call"]
     if not event["error"]:
         if call["name"] == LISTING:
-            for value in event["result"].values():
-                if isinstance(value, list):
-                    listed = [str(item) for item in value]
+            known = listed or []
+            listed = known + [item for item in items_of(event["result"]) if item not in known]
         elif call["name"] in SETTLING:
-            settled = settled + [str(value) for value in call["arguments"].values()]
+            for value in call["arguments"].values():
+                settled = settled + [str(item) for item in (value if isinstance(value, list) else [value])]
     return {{"listed": listed, "settled": settled}}
 
 
 def still_open(state):
     return [item for item in state.get("listed") or [] if item not in state.get("settled", [])]
 
-'''
+"""
 
-_TODO = '''
+_TODO = """
 def after_tool(event, state):
     state = track(event, state)
     if state["listed"] is None:
         return {"state": state}
     left = still_open(state)
     return {"state": state, "note": "todo " + (" ".join(left) if left else "none")}
-'''
+"""
 
-_GUARD = '''
+_GUARD = """
 def after_tool(event, state):
     return {"state": track(event, state)}
 
@@ -56,24 +65,27 @@ def before_finish(event, state):
     if left:
         return {"block_call": "blocked todo " + " ".join(left)}
     return None
-'''
+"""
 
-_LOOP = '''def before_tool(event, state):
+_LOOP = """def before_tool(event, state):
     call = event["call"]
     if state.get("last") == call:
         return {"block_call": "repeat"}
     return {"state": {"last": call}}
-'''
+"""
 
 
-def todo_note(listing: str, settling: Sequence[str]) -> str:
-    """Hook that appends `todo A B` (or `todo none`) to every observation once `listing` has named the items."""
-    return _TRACK.format(listing=listing, settling=tuple(sorted(settling))).lstrip() + _TODO
+def todo_note(listing: str, settling: Sequence[str], *, field: str = "") -> str:
+    """Hook that appends `todo A B` (or `todo none`) to every observation once `listing` has named the items.
+
+    Items are the strings of the lists that `listing` returns; where a list holds objects, their `field`. Further pages add to the first.
+    """
+    return _TRACK.format(listing=listing, settling=tuple(sorted(settling)), field=field).lstrip() + _TODO
 
 
-def finish_guard(listing: str, settling: Sequence[str]) -> str:
-    """Hook that refuses `finish` while listed items are unsettled, or nothing was listed."""
-    return _TRACK.format(listing=listing, settling=tuple(sorted(settling))).lstrip() + _GUARD
+def finish_guard(listing: str, settling: Sequence[str], *, field: str = "") -> str:
+    """Hook that refuses `finish` while listed items are unsettled, or nothing was listed; items as in `todo_note`."""
+    return _TRACK.format(listing=listing, settling=tuple(sorted(settling)), field=field).lstrip() + _GUARD
 
 
 def loop_breaker() -> str:
