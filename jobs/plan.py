@@ -1,0 +1,240 @@
+"""The arithmetic of a run before it starts: a pure function of the configuration, printed at every start and by `--dry-run`.
+
+Counts of episodes, continuations, rows and steps are upper bounds that follow from the configuration. Tokens are estimates: counts times the
+constants of `EPISODES`, so the plan says "about". What is stored already is not subtracted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coevo.config import RunConfig
+from coevo.evolve.gate import GatePlan, plan_gate
+from coevo.evolve.search import NULL_EPISODES, SearchTask
+from coevo.tasks import load_family
+from coevo.tasks.family import Size
+from jobs.display import quantity
+
+__all__ = ["DISCORDANT_SHARE", "EPISODES", "TARGET_GAIN", "EpisodeEstimate", "Plan", "StagePlan", "make_plan"]
+
+TARGET_GAIN = 0.15
+"""Gain in success rate for which the power of a gate is stated."""
+DISCORDANT_SHARE = 0.40
+"""Share of pairs in which two arms of a gate differ: the flip rate of an agent that succeeds on about a third of its instances."""
+CONTINUED_SHARE = 0.5
+"""Part of an episode that a continuation plays: it starts in the middle, its forced turns cost no model call."""
+VARIANTS = 3
+"""Replayed variants per suspect: turn kept, resampled, rewritten."""
+CANARY_ROWS = 32
+"""Rows scored per adapter before it is published (ARCHITECTURE 8)."""
+
+_NEEDS = {
+    "evolve": ("evolve",),
+    "transfer": ("evolve", "transfer"),
+    "rollout": ("evolve", "rollout"),
+    "localize": ("evolve", "rollout", "localize"),
+    "rewrite": ("evolve", "rollout", "localize", "rewrite"),
+    "dataset": ("evolve", "rollout", "localize", "rewrite", "dataset"),
+    "train": ("evolve", "rollout", "localize", "rewrite", "dataset", "train"),
+    "publish": ("evolve", "rollout", "localize", "rewrite", "dataset", "train", "publish"),
+    "evaluate": ("evolve", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate"),
+    "run": ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate"),
+    "report": (),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeEstimate:
+    """What one episode of the weak model takes: turns, prompt tokens summed over the turns (cached ones included), completion tokens."""
+
+    turns: float
+    prompt_tokens: float
+    completion_tokens: float
+
+
+EPISODES = {
+    Size.MINI: EpisodeEstimate(turns=11, prompt_tokens=2_100, completion_tokens=150),
+    Size.STANDARD: EpisodeEstimate(turns=25, prompt_tokens=46_000, completion_tokens=1_000),
+}
+"""By instance size. Mini: the reference policy under the base harness took 10.4 turns, 1,940 and 140 tokens (mean of 12 instances). Standard:
+25 turns, 125,000 and 3,700 characters at 4 characters a token, and 600 tokens of tool descriptions in each prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """At most this much work in one stage. `expert_episodes` cost no tokens of the weak model."""
+
+    stage: str
+    episodes: int = 0
+    expert_episodes: int = 0
+    continuations: int = 0
+    rows: int = 0
+    steps: int = 0
+    note: str = ""
+
+    def calls(self, size: Size) -> int:
+        """Model calls of the weak model."""
+        return round(EPISODES[size].turns * (self.episodes + CONTINUED_SHARE * self.continuations))
+
+    def tokens(self, size: Size) -> int:
+        """Prompt and completion tokens of the weak model."""
+        one = EPISODES[size]
+        return round((one.prompt_tokens + one.completion_tokens) * (self.episodes + CONTINUED_SHARE * self.continuations))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan of one command. `cost_usd` None = no price known."""
+
+    run: str
+    verb: str
+    size: Size
+    stages: tuple[StagePlan, ...]
+    gate: GatePlan | None
+    facts: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    cost_usd: float | None = None
+
+    @property
+    def episodes(self) -> int:
+        """Whole episodes of weak model and expert."""
+        return sum(one.episodes + one.expert_episodes for one in self.stages)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the weak model."""
+        return sum(one.tokens(self.size) for one in self.stages)
+
+    def lines(self) -> list[str]:
+        """The plan as text."""
+        if not self.stages:
+            return [f"coevo {self.verb}, run {self.run!r}: reads the store only; no episodes, no tokens"]
+        head = f"coevo {self.verb}, run {self.run!r}: at most this much; what is stored already is not done again"
+        one = EPISODES[self.size]
+        basis = f"{one.turns:g} turns, {one.prompt_tokens:,.0f} prompt and {one.completion_tokens:,.0f} completion tokens per {self.size} episode"
+        dollars = "no price known" if self.cost_usd is None else f"${self.cost_usd:,.2f}"
+        lines = [head, *_table(self.stages, self.size), f"tokens are estimates: {basis}; dollars: {dollars}"]
+        if self.gate is not None:
+            lines.append(_gate_line(self.gate))
+        return [*lines, *self.facts, *(f"warning: {text}" for text in self.warnings)]
+
+
+def make_plan(config: RunConfig, *, verb: str = "run") -> Plan:
+    """The plan of a verb: its stage and what that stage needs.
+
+    Raises:
+        ConfigError: The task family is unknown.
+    """
+    size, wanted = Size(config.size), _NEEDS[verb]
+    known = {one.stage: one for one in (*_mining(config), *_learning(config, size))}
+    stages = tuple(known[stage] for stage in wanted if stage in known)
+    gate = _gate(config, size) if "evolve" in wanted and config.evolve.enabled else None
+    plan = Plan(config.name, verb, size, stages, gate, _facts(config) if stages else ())
+    return Plan(plan.run, verb, size, stages, gate, plan.facts, _warnings(plan, config))
+
+
+def _mining(config: RunConfig) -> list[StagePlan]:
+    """Stages up to the verified rewrites."""
+    evolve, localize = config.evolve, config.localize
+    out = []
+    if evolve.enabled:
+        races = evolve.search_instances * (1 + evolve.proposals)
+        gates = 2 * evolve.gate_instances + NULL_EPISODES
+        note = f"{evolve.generations} generations x ({races} on the search stream + {gates} at the gate)"
+        out.append(StagePlan("evolve", episodes=evolve.generations * (races + gates), note=note))
+    both = 2 * evolve.gate_instances
+    out.append(StagePlan("transfer", episodes=both, expert_episodes=both, note="h0 and h*, weak model and expert"))
+    out.append(StagePlan("rollout", episodes=localize.rollouts, note="h*, search stream"))
+    tried = localize.failures * localize.candidates * localize.continuations * VARIANTS
+    note = f"{localize.failures} failures x {localize.candidates} suspects x {VARIANTS} variants x {localize.continuations}"
+    out.append(StagePlan("localize", continuations=tried, note=note))
+    verified = localize.failures * config.rewrite.candidates * localize.continuations
+    note = f"{localize.failures} turns x {config.rewrite.candidates} rewrites x {localize.continuations}"
+    out.append(StagePlan("rewrite", continuations=verified, note=note))
+    return out
+
+
+def _learning(config: RunConfig, size: Size) -> list[StagePlan]:
+    """Stages from the rows to the grid."""
+    arms, train, evaluate = config.dataset.arms, config.train, config.evaluate
+    adapters = len(arms) * len(train.seeds)
+    steps = math.ceil(config.dataset.rows / train.global_batch) * train.epochs
+    expert = math.ceil(config.dataset.rows / EPISODES[size].turns) if "imitation" in arms else 0
+    cells = 2 * (1 + adapters)
+    played = evaluate.instances * evaluate.repeats
+    return [
+        StagePlan("dataset", expert_episodes=expert, rows=len(arms) * config.dataset.rows, note=f"arms {', '.join(arms)}"),
+        StagePlan(
+            "train",
+            rows=adapters * config.dataset.rows * train.epochs,
+            steps=adapters * steps,
+            note=f"{adapters} adapters x {steps} steps of {train.global_batch} rows",
+        ),
+        StagePlan("publish", rows=adapters * CANARY_ROWS, note="canary: rows scored by the served weights"),
+        StagePlan(
+            "evaluate",
+            episodes=cells * played,
+            expert_episodes=2 * played,
+            note=f"{cells} cells + 2 of the expert x {evaluate.instances} test instances x {evaluate.repeats}",
+        ),
+    ]
+
+
+def _gate(config: RunConfig, size: Size) -> GatePlan:
+    task = SearchTask(load_family(config.family), size, config.diversity, config.evolve, config.seed)
+    return plan_gate(task.gate_config, target_gain=TARGET_GAIN, discordant_share=DISCORDANT_SHARE)
+
+
+def _gate_line(gate: GatePlan) -> str:
+    return (
+        f"gate: alpha {gate.alpha:.4f} each, {gate.episodes_per_gate} episodes; sees a gain of {100 * TARGET_GAIN:.0f} points with power "
+        f"{gate.power:.2f} (0.80 needs {gate.pairs_for_power} pairs; assumes {DISCORDANT_SHARE:.2f} of pairs differ)"
+    )
+
+
+def _facts(config: RunConfig) -> tuple[str, ...]:
+    load_family(config.family)
+    weak, train, cluster = config.weak, config.train, config.cluster
+    where = f"joins {cluster.address}" if cluster.address else f"local cluster of {cluster.cpus} logical CPUs"
+    return (
+        f"engines: {weak.replicas} x {weak.engine} for {weak.model} ({weak.dtype}, context {weak.max_model_len}, "
+        f"KV cache {weak.kv_cache_mib} MiB each); training: {train.workers} workers, ZeRO-{train.zero_stage}, LoRA rank {train.rank}",
+        f"{where}; store {config.store}; expert: {config.expert.kind} policy, {config.expert.style}",
+    )
+
+
+def _warnings(plan: Plan, config: RunConfig) -> tuple[str, ...]:
+    out = []
+    if plan.gate is not None and plan.gate.power < 0.5:
+        need = plan.gate.pairs_for_power
+        out.append(f"a gate of {config.evolve.gate_instances} instances misses most gains of this size; --set evolve.gate_instances={need}")
+    if config.budget.episodes is not None and plan.episodes > config.budget.episodes:
+        out.append(f"up to {plan.episodes:,} episodes, the budget allows {config.budget.episodes:,}: the run may stop early")
+    if config.budget.tokens is not None and plan.tokens > config.budget.tokens:
+        out.append(f"about {quantity(plan.tokens)} tokens, the budget allows {quantity(config.budget.tokens)}: the run may stop early")
+    return tuple(out)
+
+
+def _table(stages: Sequence[StagePlan], size: Size) -> list[str]:
+    header = ("stage", "episodes", "expert", "continued", "calls", "tokens", "rows", "steps")
+    rows = [
+        (one.stage, one.episodes, one.expert_episodes, one.continuations, one.calls(size), one.tokens(size), one.rows, one.steps)
+        for one in stages
+    ]
+    sums = tuple(sum(int(row[column]) for row in rows) for column in range(1, 6))
+    cells = [header, *(_cells(row) for row in rows), _cells(("sum", *sums, 0, 0))]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    notes = ["", *(one.note for one in stages), ""]
+    return [
+        "  ".join((row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)), note)).rstrip()
+        for row, note in zip(cells, notes, strict=True)
+    ]
+
+
+def _cells(row: tuple[str | int, ...]) -> tuple[str, ...]:
+    """Counts as text: exact, tokens shortened, zeros as a dot."""
+    stage, *counts = row
+    shown = ["·" if not count else (quantity(int(count)) if column == 4 else f"{count:,}") for column, count in enumerate(counts)]
+    return (str(stage), *shown)
