@@ -104,7 +104,7 @@ def _used(name: str, differences: list[Difference]) -> ConfigError:
     if len(differences) > _SHOWN:
         lines.append(f"and {len(differences) - _SHOWN} more")
     back = " ".join(f"--set {d.name}={d.stored}" for d in differences[:3] if d.stored != _ABSENT)
-    ways = ["take another run name"]
+    ways = ["take another run name: --set name=OTHER"]
     if back:
         ways.append(f"go back with {back}{' ...' if len(differences) > 3 else ''}")
     ways.append(f"or remove the old run: coevo gc --run {name}")

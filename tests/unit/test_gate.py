@@ -29,7 +29,7 @@ CLEAN = NullCheck(0, 20)
 
 def arm(name: str, outcomes: Sequence[int], *, tokens: float | None = None) -> Arm:
     success = {f"i{n:04d}": (int(x),) for n, x in enumerate(outcomes)}
-    return Arm(name, success, {} if tokens is None else {key: (tokens,) for key in success})
+    return Arm(name, success, {} if tokens is None else dict.fromkeys(success, (tokens,)))
 
 
 def arms(both: int, gains: int, losses: int, neither: int) -> tuple[Arm, Arm]:
@@ -77,7 +77,7 @@ def test_null_searches_accept_nothing_in_nine_of_ten(planned: int | None) -> Non
         pairs = zip(gains[:, restart, gate], losses[:, restart, gate], strict=True)
         accepted |= np.array([p_value[int(g), int(s)] <= alpha for g, s in pairs])
     assert accepted.mean() <= 0.10 + 3 * math.sqrt(0.10 * 0.90 / searches)
-    for index in range(0, 40):  # the simulation above decides as the gate does
+    for index in range(40):  # the simulation above decides as the gate does
         position = (index, index % restarts, index % gates)
         config = GateConfig(instances=instances, max_lost_share=1.0)
         alpha = spending.alpha(restart=position[1], gate=position[2])
@@ -92,7 +92,10 @@ def test_an_uncorrected_gate_would_fail_the_null_simulation() -> None:
     rate = rng.beta(0.6, 0.9, size=(500, 12, 60))
     old, new = rng.random(rate.shape) < rate, rng.random(rate.shape) < rate
     gains, losses = (new & ~old).sum(axis=-1), (old & ~new).sum(axis=-1)
-    hits = [any(mcnemar(int(g), int(s), alternative="greater") <= 0.10 for g, s in zip(*row, strict=True)) for row in zip(gains, losses, strict=True)]
+    hits = [
+        any(mcnemar(int(g), int(s), alternative="greater") <= 0.10 for g, s in zip(*row, strict=True))
+        for row in zip(gains, losses, strict=True)
+    ]
     assert np.mean(hits) > 0.35
 
 
