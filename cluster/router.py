@@ -112,10 +112,18 @@ class Router:
         """The replica that holds the session's history, if it is alive and remembered."""
         return self._pins.get(session)
 
-    def add(self, replica: str) -> tuple[Assignment, ...]:
-        """A replica became healthy; returns the waiting tickets it takes at once."""
-        self._replicas.setdefault(replica, _Replica())
-        return self._fill(replica)
+    def add(self, *replicas: str) -> tuple[Assignment, ...]:
+        """Replicas became healthy; returns the waiting tickets that get a place at once, spread over all of them."""
+        for replica in replicas:
+            self._replicas.setdefault(replica, _Replica())
+        placed = []
+        for entry in list(self._waiting.values()):
+            choice = self._choose(entry.session)
+            if choice is None:
+                break
+            del self._waiting[entry.ticket]
+            placed.append(self._assign(entry.ticket, entry.session, choice))
+        return tuple(placed)
 
     def drop(self, replica: str) -> tuple[int, ...]:
         """A replica died: its pins are forgotten and the tickets in flight on it are returned (they need no `release`)."""

@@ -1,0 +1,253 @@
+"""The way into a pool from any process: routing, failover, text.
+
+`PoolSource` is picklable and names the pool; `open()` looks the replicas up by their actor names, so a replacement is found wherever the
+client runs. Each client routes by itself (`cluster.router`) and learns about other clients' load from the depth in every reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from cluster.engines.family import RawCompletion
+from cluster.model_server import CONTROL_GROUP, Health, Reply
+from cluster.router import Assignment, Router, RouterConfig, RouterStats
+from coevo.chat import Completion, ModelRequest, Usage
+from coevo.errors import InfraError, ModelError
+from coevo.identity import content_hash
+from coevo.models.tokenizer import FolderTokenizer
+
+__all__ = ["PoolModel", "PoolSource", "actor_name"]
+
+_REFRESH_S = 0.5
+_HEALTH_TIMEOUT_S = 10.0
+
+
+def actor_name(pool: str, index: int) -> str:
+    """Name of a replica's actor; a replacement takes its predecessor's."""
+    return f"{pool}/{index}"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSource:
+    """Recipe of a `PoolModel`; crosses Ray.
+
+    Attributes:
+        pool, namespace, replicas: Where the replicas are found.
+        served_id: Model id that this source asks for; the servers refuse it once they serve other weights.
+        tokenizer_path: Model folder with tokenizer.json, readable where the source is opened.
+        stop_token_ids: Ids whose text is left out of `Completion.text`.
+        router: Routing thresholds.
+        request_timeout_s: Deadline of one call, waiting for a place included.
+        wait_s: How long a call waits when no replica serves.
+    """
+
+    pool: str
+    namespace: str
+    replicas: int
+    served_id: str
+    tokenizer_path: str
+    stop_token_ids: tuple[int, ...]
+    router: RouterConfig = field(default_factory=RouterConfig)
+    request_timeout_s: float = 600.0
+    wait_s: float = 120.0
+
+    @property
+    def model_id(self) -> str:
+        """The id that this source asks for."""
+        return self.served_id
+
+    def open(self) -> PoolModel:
+        """Connect from this process, which must be part of the Ray session."""
+        return PoolModel(self)
+
+
+class _Lost(Exception):
+    """The replica can't answer any more; another may."""
+
+
+class PoolModel:
+    """`ChatModel` and `Scorer` over a pool. Use one per event loop; not thread-safe."""
+
+    def __init__(self, source: PoolSource) -> None:
+        self._source = source
+        self._router = Router(source.router)
+        self._tokenizer = FolderTokenizer(source.tokenizer_path)
+        self._names = [actor_name(source.pool, index) for index in range(source.replicas)]
+        self._handles: dict[str, Any] = {}
+        self._tickets = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshed_at = float("-inf")
+        self._closed = False
+
+    @property
+    def model_id(self) -> str:
+        """The id of the weights that answer."""
+        return self._source.served_id
+
+    def router_stats(self) -> RouterStats:
+        """How this client's requests were routed."""
+        return self._router.stats()
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """One turn. Needs `request.prompt_token_ids`; a request for another model is refused.
+
+        Raises:
+            ModelError: The request can't be served as asked.
+            InfraError: No replica could answer.
+        """
+        if request.model_id not in ("", self.model_id):
+            seen = f"wanted {request.model_id}, this source serves {self.model_id}"
+            raise ModelError("the request names another model than this source", seen=seen, fix="open the source of that model")
+        if request.prompt_token_ids is None:
+            raise ModelError(
+                "a pool takes token ids and the request has none", seen=request.session, fix="render prompt_token_ids with the format"
+            )
+        prompt = request.prompt_token_ids
+        raw: RawCompletion = await self._call(request.session, "generate", prompt, request.sampling, request.seed, self.model_id)
+        ended = bool(raw.token_ids) and raw.token_ids[-1] in self._source.stop_token_ids
+        text = self._tokenizer.decode(raw.token_ids[:-1] if ended else raw.token_ids)
+        usage = Usage(len(prompt), raw.cached_tokens, len(raw.token_ids))
+        return Completion(text, raw.finish_reason, raw.token_ids, raw.logprobs, usage)
+
+    async def logprobs(self, prompt: Sequence[int], completion: Sequence[int], *, model_id: str = "") -> tuple[float, ...]:
+        """Natural-log probability of each completion token given the prompt, at temperature 1.
+
+        Raises:
+            ModelError: The request can't be served as asked.
+            InfraError: No replica could answer.
+        """
+        session = f"score:{content_hash(list(prompt))[:16]}"
+        scores: tuple[float, ...] = await self._call(session, "score", tuple(prompt), tuple(completion), model_id or self.model_id)
+        self._router.forget(session)
+        return scores
+
+    async def aclose(self) -> None:
+        """Fail what waits and let go of the handles. The pool lives on."""
+        self._closed = True
+        if self._refreshing is not None and not self._refreshing.done():
+            self._refreshing.cancel()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(InfraError("the model was closed", fix="open it again"))
+        self._handles.clear()
+
+    async def _call(self, session: str, method: str, *arguments: object) -> Any:
+        """Route, ask, and on a lost replica ask once more elsewhere."""
+        if self._closed:
+            raise InfraError("the model is closed", seen=self.model_id, fix="open it again")
+        reason = ""
+        for _ in range(2):
+            ticket = next(self._tickets)
+            try:
+                replica = await self._admit(ticket, session)
+                return await self._ask(replica, method, *arguments)
+            except _Lost as lost:
+                reason = str(lost)
+            finally:
+                self._grant(self._router.release(ticket))
+        raise InfraError("two replicas were lost under this request", seen=reason, fix="the pool heals itself; retry")
+
+    async def _ask(self, replica: str, method: str, *arguments: object) -> Any:
+        handle = self._handles.get(replica)
+        if handle is None:
+            raise _Lost(f"{replica} is gone")
+        ref = getattr(handle, method).remote(*arguments)
+        try:
+            async with asyncio.timeout(self._source.request_timeout_s):
+                reply: Reply = await ref
+        except TimeoutError as error:
+            ray.cancel(ref)
+            raise InfraError(
+                "a model call passed its deadline", seen=f"{replica}: {self._source.request_timeout_s} s", fix="retry"
+            ) from error
+        except asyncio.CancelledError:
+            ray.cancel(ref)
+            raise
+        except ray.exceptions.RayError as error:
+            self._lose(replica)
+            raise _Lost(f"{replica}: {type(error).__name__}") from error
+        self._router.report(replica, depth=max(0, reply.depth), kv_use=reply.kv_use)
+        if isinstance(reply.error, InfraError):
+            self._lose(replica)
+            raise _Lost(f"{replica}: {reply.error}")
+        if reply.error is not None:
+            raise reply.error
+        return reply.value
+
+    def _lose(self, replica: str) -> None:
+        if self._handles.pop(replica, None) is not None:
+            self._router.drop(replica)
+
+    async def _admit(self, ticket: int, session: str) -> str:
+        """Wait for a place; looks for new replicas meanwhile."""
+        if len(self._handles) < len(self._names):
+            self._refresh_soon()
+        assignment = self._router.submit(ticket, session=session)
+        if assignment is not None:
+            return assignment.replica
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = future
+        try:
+            return await self._wait_for_place(future)
+        finally:
+            del self._waiting[ticket]
+
+    async def _wait_for_place(self, future: asyncio.Future[str]) -> str:
+        started = served_at = time.monotonic()
+        while True:
+            done, _ = await asyncio.wait([future], timeout=_REFRESH_S)
+            if done:
+                return future.result()
+            now = time.monotonic()
+            served_at = now if self._handles else served_at
+            if now - served_at > self._source.wait_s:
+                raise InfraError(
+                    "no replica of the pool serves", seen=f"{self._source.pool} for {self._source.wait_s} s", fix="see the pool's failures"
+                )
+            if now - started > self._source.request_timeout_s:
+                raise InfraError(
+                    "no place in the pool in time", seen=f"{self._source.request_timeout_s} s", fix="add replicas or lower the load"
+                )
+            if len(self._handles) < len(self._names):
+                self._refresh_soon()
+
+    def _grant(self, assignments: Sequence[Assignment]) -> None:
+        for ticket, replica in assignments:
+            future = self._waiting.get(ticket)
+            if future is not None and not future.done():
+                future.set_result(replica)
+
+    def _refresh_soon(self) -> None:
+        """Look missing replicas up, at most every half second and once at a time."""
+        loop = asyncio.get_running_loop()
+        task = self._refreshing
+        busy = task is not None and not task.done() and task.get_loop() is loop
+        if not busy and time.monotonic() - self._refreshed_at >= _REFRESH_S:
+            self._refreshed_at = time.monotonic()
+            self._refreshing = loop.create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        missing = [name for name in self._names if name not in self._handles]
+        found = await asyncio.gather(*(self._find(name) for name in missing))
+        fresh = {name: handle for name, handle in zip(missing, found, strict=True) if handle is not None}
+        if fresh and not self._closed:
+            self._handles |= fresh
+            self._grant(self._router.add(*fresh))
+
+    async def _find(self, name: str) -> Any:
+        """The replica's handle when it serves, else None."""
+        try:
+            handle = ray.get_actor(name, namespace=self._source.namespace)
+            async with asyncio.timeout(_HEALTH_TIMEOUT_S):
+                health: Health = await handle.health.options(concurrency_group=CONTROL_GROUP).remote()
+        except (ValueError, TimeoutError, ray.exceptions.RayError):
+            return None
+        return handle if health.ready else None
