@@ -1,8 +1,9 @@
 """The command line: `coevo VERB CONFIG`.
 
-A stage verb checks the configuration, prints the arithmetic of the run, opens the run and calls `main(context)` of `jobs/VERB.py`; the same
-command again resumes it. Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 bad usage or
-configuration, 3 more owed episodes than allowed, 130 interrupted. Jobs are imported when their verb is used, so `--help` loads no Ray and no torch.
+A stage verb checks the configuration, prints the arithmetic of the run, opens the run and calls `main(context)` of `jobs/VERB.py`; the
+same command again resumes it. Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 bad usage
+or configuration, 3 more owed episodes than allowed, 130 interrupted. Jobs are imported when their verb is used, so `--help` loads no Ray
+and no torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a user sees while a job runs: the plan, progress with rate and time left, notes, and tables of results.
 
 Three displays with one protocol. Results (tables and the closing lines) go to standard output, everything else to standard error, so
-`coevo run CONFIG > grid.txt` keeps what counts. Rates come from the last minute, so a resumed stage whose first thousand ids were in the store
-already does not promise that speed for the rest.
+`coevo run CONFIG > grid.txt` keeps what counts. Rates come from the last minute, so a resumed stage whose first thousand ids were in the
+store already does not promise that speed for the rest.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class DisplayKind(StrEnum):
 class Display(Protocol):
     """What jobs talk to. Calls come from one thread; `progress` may come thousands of times a second and must be cheap.
 
-    `start` prints the plan, `stage` opens a stage, `progress` takes snapshots of it, `note` is one line of text, `table` and `result` are results,
-    `close` ends whatever is live and may be called twice.
+    `start` prints the plan, `stage` opens a stage, `progress` takes snapshots of it, `note` is one line of text, `table` and `result` are
+    results, `close` ends whatever is live and may be called twice.
     """
 
     def start(self, lines: Sequence[str]) -> None: ...

@@ -1,7 +1,7 @@
 """The arithmetic of a run before it starts: a pure function of the configuration, printed at every start and by `--dry-run`.
 
-Counts of episodes, continuations, rows and steps are upper bounds that follow from the configuration. Tokens are estimates: counts times the
-constants of `EPISODES`, so the plan says "about". What is stored already is not subtracted.
+Counts of episodes, continuations, rows and steps are upper bounds that follow from the configuration. Tokens are estimates: counts times
+the constants of `EPISODES`. What is stored already is not subtracted.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ VARIANTS = 3
 """Replayed variants per suspect: turn kept, resampled, rewritten."""
 CANARY_ROWS = 32
 """Rows scored per adapter before it is published (ARCHITECTURE 8)."""
+
+EXPERT_TURNS = 4
+"""Fewest turns of an expert episode; enough are played for the imitation arm's rows."""
 
 _NEEDS = {
     "evolve": ("evolve",),
@@ -58,8 +61,8 @@ EPISODES = {
     Size.MINI: EpisodeEstimate(turns=11, prompt_tokens=2_100, completion_tokens=150),
     Size.STANDARD: EpisodeEstimate(turns=25, prompt_tokens=46_000, completion_tokens=1_000),
 }
-"""By instance size. Mini: the reference policy under the base harness took 10.4 turns, 1,940 and 140 tokens (mean of 12 instances). Standard:
-25 turns, 125,000 and 3,700 characters at 4 characters a token, and 600 tokens of tool descriptions in each prompt."""
+"""By instance size. Mini: the reference policy under the base harness took 10.4 turns, 1,940 and 140 tokens (mean of 12 instances).
+Standard: 25 turns, 125,000 and 3,700 characters at 4 characters a token, and 600 tokens of tool descriptions in each prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,8 @@ class Plan:
             return [f"coevo {self.verb}, run {self.run!r}: reads the store only; no episodes, no tokens"]
         head = f"coevo {self.verb}, run {self.run!r}: at most this much; what is stored already is not done again"
         one = EPISODES[self.size]
-        basis = f"{one.turns:g} turns, {one.prompt_tokens:,.0f} prompt and {one.completion_tokens:,.0f} completion tokens per {self.size} episode"
+        shares = f"{one.prompt_tokens:,.0f} prompt and {one.completion_tokens:,.0f} completion tokens"
+        basis = f"{one.turns:g} turns, {shares} per {self.size} episode"
         dollars = "no price known" if self.cost_usd is None else f"${self.cost_usd:,.2f}"
         lines = [head, *_table(self.stages, self.size), f"tokens are estimates: {basis}; dollars: {dollars}"]
         if self.gate is not None:
@@ -128,7 +132,7 @@ def make_plan(config: RunConfig, *, verb: str = "run") -> Plan:
         ConfigError: The task family is unknown.
     """
     size, wanted = Size(config.size), _NEEDS[verb]
-    known = {one.stage: one for one in (*_mining(config), *_learning(config, size))}
+    known = {one.stage: one for one in (*_mining(config), *_learning(config))}
     stages = tuple(known[stage] for stage in wanted if stage in known)
     gate = _gate(config, size) if "evolve" in wanted and config.evolve.enabled else None
     plan = Plan(config.name, verb, size, stages, gate, _facts(config) if stages else ())
@@ -144,7 +148,7 @@ def _mining(config: RunConfig) -> list[StagePlan]:
         gates = 2 * evolve.gate_instances + NULL_EPISODES
         note = f"{evolve.generations} generations x ({races} on the search stream + {gates} at the gate)"
         out.append(StagePlan("evolve", episodes=evolve.generations * (races + gates), note=note))
-    both = 2 * evolve.gate_instances
+    both = 2 * config.evaluate.transfer_instances
     out.append(StagePlan("transfer", episodes=both, expert_episodes=both, note="h0 and h*, weak model and expert"))
     out.append(StagePlan("rollout", episodes=localize.rollouts, note="h*, search stream"))
     tried = localize.failures * localize.candidates * localize.continuations * VARIANTS
@@ -156,12 +160,12 @@ def _mining(config: RunConfig) -> list[StagePlan]:
     return out
 
 
-def _learning(config: RunConfig, size: Size) -> list[StagePlan]:
+def _learning(config: RunConfig) -> list[StagePlan]:
     """Stages from the rows to the grid."""
     arms, train, evaluate = config.dataset.arms, config.train, config.evaluate
     adapters = len(arms) * len(train.seeds)
     steps = math.ceil(config.dataset.rows / train.global_batch) * train.epochs
-    expert = math.ceil(config.dataset.rows / EPISODES[size].turns) if "imitation" in arms else 0
+    expert = min(config.localize.rollouts, config.dataset.rows // EXPERT_TURNS) if "imitation" in arms else 0
     cells = 2 * (1 + adapters)
     played = evaluate.instances * evaluate.repeats
     return [
@@ -198,9 +202,10 @@ def _facts(config: RunConfig) -> tuple[str, ...]:
     load_family(config.family)
     weak, train, cluster = config.weak, config.train, config.cluster
     where = f"joins {cluster.address}" if cluster.address else f"local cluster of {cluster.cpus} logical CPUs"
+    form = f"{weak.dtype}, context {weak.max_model_len}, KV cache {weak.kv_cache_mib} MiB each"
+    trainers = f"{train.workers} workers, ZeRO-{train.zero_stage}, LoRA rank {train.rank}"
     return (
-        f"engines: {weak.replicas} x {weak.engine} for {weak.model} ({weak.dtype}, context {weak.max_model_len}, "
-        f"KV cache {weak.kv_cache_mib} MiB each); training: {train.workers} workers, ZeRO-{train.zero_stage}, LoRA rank {train.rank}",
+        f"engines: {weak.replicas} x {weak.engine} for {weak.model} ({form}); training: {trainers}",
         f"{where}; store {config.store}; expert: {config.expert.kind} policy, {config.expert.style}",
     )
 

@@ -1,0 +1,158 @@
+"""`coevo status`: what is stored of a run, from the store alone. Works while the run is in progress and starts nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from coevo.config import RunConfig
+from coevo.ports import BlobStore
+from coevo.records import Status
+from coevo.store import open_store
+from coevo.store.artifacts import StageManifest
+from coevo.store.episodes import EpisodeStore
+from coevo.store.run_directory import config_differences
+from jobs.display import Display, duration
+
+__all__ = ["Attempts", "RunStatus", "StageStatus", "read_status", "show_status"]
+
+ORDER = ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate", "report")
+SHOWN_IDS = 5
+RESUMABLE = ("store", "cluster", "rollout")
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatus:
+    """One stage of one set of inputs: `objects` in the store, `done` when it is closed, `manifest` where it has one that counts rows."""
+
+    stage: str
+    input_hash: str
+    objects: int
+    done: bool
+    manifest: StageManifest | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Tries at episodes.
+
+    Attributes:
+        ids: Episodes tried.
+        tries: All tries.
+        most: Most tries at one episode.
+        open: Tried, not committed: in flight, or owed.
+        retried: Episodes with more than one try, after infrastructure trouble.
+        replayed: Episodes played to an outcome more than once: work done twice.
+        examples: (id, tries) of those with most tries.
+    """
+
+    ids: int
+    tries: int
+    most: int
+    open: int
+    retried: int
+    replayed: int
+    examples: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """Everything that `coevo status` says. `config` None: the run never started."""
+
+    run: str
+    config: Mapping[str, Any] | None
+    stages: tuple[StageStatus, ...]
+    episodes: int
+    attempts: Attempts
+
+
+def read_status(store: BlobStore, run: str) -> RunStatus:
+    """Read the run's manifests and count its episodes and attempts."""
+    keys = [info.key[len(run) + 1 :] for info in store.list(f"{run}/")]
+    config = orjson.loads(store.get(f"{run}/config.json")) if "config.json" in keys else None
+    episodes = sum(key.startswith("episodes/") for key in keys)
+    return RunStatus(run, config, _stages(store, run, keys), episodes, _attempts(EpisodeStore(store, run)))
+
+
+def _stages(store: BlobStore, run: str, keys: list[str]) -> tuple[StageStatus, ...]:
+    objects: Counter[tuple[str, str]] = Counter()
+    for key in keys:
+        parts = key.split("/")
+        if len(parts) > 2 and parts[0] not in {"episodes", "attempts"}:
+            objects[parts[0], parts[1]] += 1
+    closed = {key for key in keys if key.endswith("/manifest.json")}
+    found = []
+    for (stage, identity), count in objects.items():
+        key = f"{stage}/{identity}/manifest.json"
+        manifest = _manifest(store.get(f"{run}/{key}")) if key in closed else None
+        found.append(StageStatus(stage, identity, count, key in closed, manifest))
+    return tuple(sorted(found, key=lambda one: (_rank(one.stage), one.stage, not one.done, one.input_hash)))
+
+
+def _manifest(data: bytes) -> StageManifest | None:
+    """The manifest, or None for one that counts no rows (an adapter's)."""
+    try:
+        return StageManifest.from_bytes(data)
+    except ValidationError:
+        return None
+
+
+def _rank(stage: str) -> int:
+    return ORDER.index(stage) if stage in ORDER else len(ORDER)
+
+
+def _attempts(episodes: EpisodeStore) -> Attempts:
+    counts, committed = episodes.attempt_counts(), episodes.committed_ids()
+    repeated = sorted((id for id, count in counts.items() if count > 1), key=lambda id: (-counts[id], id))
+    outcomes = {id: sum(one.outcome != Status.INFRA_ERROR for one in episodes.attempts(id)) for id in repeated}
+    return Attempts(
+        ids=len(counts),
+        tries=counts.total(),
+        most=max(counts.values(), default=0),
+        open=len(counts.keys() - committed),
+        retried=len(repeated),
+        replayed=sum(count > 1 for count in outcomes.values()),
+        examples=tuple((id, counts[id]) for id in repeated[:SHOWN_IDS]),
+    )
+
+
+def show_status(config: RunConfig, display: Display) -> int:
+    """Print the status of the run that `config` names; exit code 0."""
+    status = read_status(open_store(config.store).open(), config.name)
+    if status.config is None:
+        display.result("status", (f"run {config.name!r}: nothing stored in {config.store} yet",))
+        return 0
+    header = ("stage", "inputs", "state", "written", "dropped", "failed", "owed", "tokens", "wall", "cost")
+    display.table(f"run {config.name!r}", header, [_row(one) for one in status.stages])
+    display.result("status", tuple(_closing(status, config)))
+    return 0
+
+
+def _row(one: StageStatus) -> tuple[str, ...]:
+    if one.manifest is None:
+        return (one.stage, one.input_hash[:8], "done" if one.done else "begun", *("",) * 7)
+    rows, manifest = one.manifest.rows, one.manifest
+    cost = "" if manifest.cost_usd is None else f"${manifest.cost_usd:.2f}"
+    dropped, failed = sum(rows.dropped.values()), sum(rows.failed.values())
+    counts = (f"{value:,}" for value in (rows.written, dropped, failed, len(manifest.owed), manifest.tokens))
+    return (one.stage, one.input_hash[:8], "done", *counts, duration(manifest.wall_s), cost)
+
+
+def _closing(status: RunStatus, config: RunConfig) -> list[str]:
+    tries = status.attempts
+    per_id = f"{tries.tries:,} attempts at {tries.ids:,} ids, at most {tries.most} per id"
+    lines = [
+        f"{status.episodes:,} episodes committed; {per_id}, {tries.open} ids in flight or owed",
+        f"{tries.retried} ids tried again after infrastructure trouble; {tries.replayed} played to an outcome more than once",
+    ]
+    lines += [f"  {id[:16]}: {count} attempts" for id, count in tries.examples]
+    if status.config is not None:
+        given = config.model_dump(mode="json")
+        changed = [one for one in config_differences(status.config, given) if one.name.partition(".")[0] not in RESUMABLE]
+        lines += [f"config differs from the stored one: {one.name}: {one.stored} -> {one.given}" for one in changed]
+    return lines

@@ -1,0 +1,114 @@
+"""Promises:
+
+1. The plan is a pure function of the configuration, and its counts follow from it.
+2. A verb's plan holds its own stage and what that stage needs, nothing else.
+3. It states the power of the gate, and how many pairs the target power takes.
+4. It says where a budget is smaller than the plan.
+5. The shipped configurations are valid and plan without a warning about the quickstart's gate.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coevo.config import load_config, parse_config
+from coevo.errors import ConfigError
+from jobs.cli import STAGES
+from jobs.plan import CONTINUED_SHARE, EPISODES, Plan, StagePlan, make_plan
+
+CONFIGS = Path(__file__).resolve().parents[2] / "jobs" / "configs"
+SMALL = {
+    "name": "small",
+    "evolve": {"generations": 2, "proposals": 3, "search_instances": 10, "gate_instances": 40},
+    "localize": {"rollouts": 50, "failures": 20, "candidates": 2, "continuations": 4},
+    "rewrite": {"candidates": 3},
+    "dataset": {"rows": 32},
+    "train": {"global_batch": 6, "workers": 2, "epochs": 2, "seeds": [0, 1]},
+    "evaluate": {"instances": 30, "repeats": 2, "transfer_instances": 25},
+}
+
+
+def stages(plan: Plan) -> dict[str, StagePlan]:
+    return {one.stage: one for one in plan.stages}
+
+
+def test_counts_follow_from_the_configuration() -> None:
+    """Worked by hand from SMALL."""
+    plan = stages(make_plan(parse_config(SMALL)))
+    assert plan["evolve"].episodes == 2 * (10 * (1 + 3) + 2 * 40 + 20)
+    assert (plan["transfer"].episodes, plan["transfer"].expert_episodes) == (50, 50)
+    assert plan["rollout"].episodes == 50
+    assert plan["localize"].continuations == 20 * 2 * 3 * 4
+    assert plan["rewrite"].continuations == 20 * 3 * 4
+    assert (plan["dataset"].rows, plan["dataset"].expert_episodes) == (64, 8)
+    assert plan["train"].steps == 4 * 6 * 2
+    assert plan["train"].rows == 4 * 32 * 2
+    assert (plan["evaluate"].episodes, plan["evaluate"].expert_episodes) == ((2 + 8) * 60, 120)
+
+
+def test_tokens_are_counts_times_the_stated_constants() -> None:
+    config = parse_config({**SMALL, "size": "standard"})
+    plan = make_plan(config)
+    one = EPISODES[plan.size]
+    episodes = sum(stage.episodes + CONTINUED_SHARE * stage.continuations for stage in plan.stages)
+    assert plan.tokens == pytest.approx(episodes * (one.prompt_tokens + one.completion_tokens), rel=1e-6)
+    assert plan.tokens > make_plan(parse_config(SMALL)).tokens
+    assert f"{one.prompt_tokens:,.0f} prompt" in "\n".join(plan.lines())
+
+
+@pytest.mark.parametrize("verb", list(STAGES))
+def test_a_verb_plans_its_stage_and_its_needs(verb: str) -> None:
+    plan = make_plan(parse_config(SMALL), verb=verb)
+    names = [one.stage for one in plan.stages]
+    if verb == "report":
+        assert names == []
+        assert "reads the store only" in plan.lines()[0]
+    elif verb == "run":
+        assert names == [stage for stage in STAGES if stage not in {"run", "report"}]
+    else:
+        assert names[-1] == verb
+        assert ("transfer" in names) == (verb == "transfer")
+    assert plan == make_plan(parse_config(SMALL), verb=verb)
+
+
+def test_the_gate_states_its_power_and_what_the_target_needs() -> None:
+    """H7: the size of a gate is chosen by power, not by habit."""
+    small = make_plan(parse_config(SMALL))
+    assert small.gate is not None
+    assert small.gate.power < 0.5
+    assert any("gate_instances" in text for text in small.warnings)
+    enough = make_plan(parse_config({**SMALL, "evolve": {"generations": 2, "gate_instances": small.gate.pairs_for_power}}))
+    assert enough.gate is not None
+    assert enough.gate.power >= 0.8
+    assert enough.warnings == ()
+    assert f"power {enough.gate.power:.2f}" in "\n".join(enough.lines())
+
+
+def test_without_evolution_there_is_no_gate() -> None:
+    plan = make_plan(parse_config({**SMALL, "evolve": {"enabled": False}}))
+    assert plan.gate is None
+    assert "evolve" not in stages(plan)
+
+
+def test_a_budget_below_the_plan_is_named() -> None:
+    """I10: the user learns before the start that the run may stop early."""
+    plan = make_plan(parse_config({**SMALL, "budget": {"episodes": 100, "tokens": 1000}}))
+    assert sum("the budget allows" in text for text in plan.warnings) == 2
+    roomy = make_plan(parse_config({**SMALL, "budget": {"episodes": 10**6, "tokens": 10**9}}))
+    assert not any("budget" in text for text in roomy.warnings)
+
+
+def test_an_unknown_family_is_refused() -> None:
+    with pytest.raises(ConfigError, match="payroll"):
+        make_plan(parse_config({**SMALL, "family": "payrol"}))
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_configurations_are_valid(path: Path) -> None:
+    config = load_config(path)
+    plan = make_plan(config)
+    assert plan.lines()
+    if path.stem == "quickstart":
+        assert plan.warnings == ()
