@@ -22,7 +22,7 @@ from typing import Any
 
 import pydantic_monty as monty
 
-from coevo.errors import SandboxError, ToolError
+from coevo.errors import PrerequisiteError, SandboxError, ToolError
 
 __all__ = ["HostFunction", "Sandbox", "SandboxFault", "SandboxLimits", "SandboxPool", "plain_json", "shared_pool"]
 
@@ -30,6 +30,9 @@ HostFunction = Callable[..., Any]
 
 _CALLS_PER_SANDBOX = 5000
 _MAX_DEPTH = 24
+_GRACE_S = 15.0
+"""Seconds past `call_s` after which the host kills a worker that does not stop by itself (a starved machine, mostly)."""
+
 _POLICY: monty.OSPolicy = {"datetime": datetime(2000, 1, 1, tzinfo=UTC), "sleep": "zero", "random_start": {"seed": 0}}
 _FATAL = (TimeoutError, MemoryError, RecursionError, SystemExit, KeyboardInterrupt)
 
@@ -47,7 +50,8 @@ class SandboxLimits:
     """Limits of one call.
 
     Attributes:
-        call_s: Seconds of sandboxed execution, host time excluded. A safety net: ordinary components take under 0.001 s.
+        call_s: Seconds of sandboxed execution, host time excluded. A safety net, wide enough that a busy machine never meets it: ordinary
+            components take under 0.001 s.
         memory_bytes: Heap of the worker.
         recursion: Call depth.
         host_calls: Tool calls that one composite call may make.
@@ -56,7 +60,7 @@ class SandboxLimits:
         output_nodes: JSON nodes of the same.
     """
 
-    call_s: float = 1.0
+    call_s: float = 5.0
     memory_bytes: int = 48 * 2**20
     recursion: int = 100
     host_calls: int = 64
@@ -243,9 +247,10 @@ class SandboxPool:
         max_workers: Cap on live worker processes of this pool; a checkout beyond it waits.
     """
 
-    def __init__(self, limits: SandboxLimits | None = None, *, max_workers: int = 8) -> None:
+    def __init__(self, limits: SandboxLimits | None = None, *, max_workers: int = 4) -> None:
         self.limits = limits or SandboxLimits()
         self.max_workers = max_workers
+        self._pid = os.getpid()
         self._monty: monty.Monty | None = None
         self._idle: list[tuple[str, Sandbox]] = []
         self._live = 0
@@ -253,7 +258,12 @@ class SandboxPool:
 
     @contextmanager
     def checkout(self, program: str) -> Iterator[Sandbox]:
-        """Lend a sandbox with `program` loaded, fresh or idle. Raises `SandboxError` when the program does not load."""
+        """Lend a sandbox with `program` loaded, fresh or idle.
+
+        Raises:
+            SandboxError: The program does not load.
+            PrerequisiteError: This process was forked from one that had used sandboxes.
+        """
         sandbox = self._take(program)
         try:
             yield sandbox
@@ -265,7 +275,9 @@ class SandboxPool:
             self._give(program, sandbox)
 
     def close(self) -> None:
-        """End all workers. A later checkout starts new ones."""
+        """End all workers; a later checkout starts new ones. In a forked child it does nothing: the workers are the parent's."""
+        if os.getpid() != self._pid:
+            return
         with self._condition:
             idle, self._idle = self._idle, []
             self._live -= len(idle)
@@ -277,6 +289,7 @@ class SandboxPool:
 
     def _take(self, program: str) -> Sandbox:
         stale: Sandbox | None = None
+        self._refuse_after_fork()
         with self._condition:
             while True:
                 for index in range(len(self._idle) - 1, -1, -1):
@@ -290,6 +303,11 @@ class SandboxPool:
                     break
                 self._condition.wait()
         return self._open(program, stale)
+
+    def _refuse_after_fork(self) -> None:
+        if _started_in and os.getpid() not in _started_in:
+            fix = "start worker processes with the spawn method, or fork before the first sandbox is used"
+            raise PrerequisiteError("a forked process can't use its parent's sandboxes", seen=f"process {os.getpid()}", fix=fix)
 
     def _open(self, program: str, stale: Sandbox | None) -> Sandbox:
         try:
@@ -324,7 +342,8 @@ class SandboxPool:
     def _pool(self) -> monty.Monty:
         with self._condition:
             if self._monty is None:
-                self._monty = monty.Monty(min_processes=1, max_processes=self.max_workers)
+                _started_in.add(os.getpid())
+                self._monty = monty.Monty(min_processes=1, max_processes=self.max_workers, feed_duration_limit_grace=_GRACE_S)
                 self._monty.__enter__()
             return self._monty
 
@@ -338,14 +357,14 @@ class SandboxPool:
         }
 
 
-_shared: dict[int, SandboxPool] = {}
+_shared: list[SandboxPool] = []
+_started_in: set[int] = set()
+"""Process ids in which workers were started: the library's threads don't survive a fork."""
 
 
 def shared_pool() -> SandboxPool:
-    """The pool of this process; a forked child gets its own. Closed at exit."""
-    pid = os.getpid()
-    if pid not in _shared:
-        _shared.clear()
-        _shared[pid] = SandboxPool()
-        atexit.register(_shared[pid].close)
-    return _shared[pid]
+    """The pool of this process, closed at exit."""
+    if not _shared:
+        _shared.append(SandboxPool())
+        atexit.register(_shared[0].close)
+    return _shared[0]

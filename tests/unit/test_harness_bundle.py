@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from coevo.errors import ConfigError
 from coevo.harness.bundle import HarnessBundle
 from coevo.harness.context import ContextPolicy
 from coevo.harness.lint import lint
+from coevo.harness.sandbox import SandboxLimits, SandboxPool
 from coevo.harness.tools import ToolEntry, composite_spec
 
 HOOK = "def after_tool(event, state):\n    return {'note': 'seen'}\n"
@@ -37,8 +39,13 @@ FAMILY = (
 )
 
 
-def bundle(**files: str) -> HarnessBundle:
-    return HarnessBundle.from_files(FILES | {name.replace("__", "/").replace("_DOT_", "."): text for name, text in files.items()})
+POOL = SandboxPool(SandboxLimits(call_s=0.3), max_workers=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _close_pool() -> Iterator[None]:
+    yield
+    POOL.close()
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -167,7 +174,7 @@ def test_save_keeps_what_is_there(tmp_path: Path) -> None:
 
 
 def lint_of(**changes: object) -> str:
-    return "\n".join(map(str, lint(HarnessBundle.from_files(FILES).replace(**changes), FAMILY)))
+    return "\n".join(map(str, lint(HarnessBundle.from_files(FILES).replace(**changes), FAMILY, sandboxes=POOL)))
 
 
 def test_lint_against_the_family() -> None:

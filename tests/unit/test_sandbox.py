@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -194,6 +196,34 @@ def test_a_closed_pool_opens_again() -> None:
             pool.close()
     finally:
         pool.close()
+
+
+FORK = """
+import os
+from coevo.errors import PrerequisiteError
+from coevo.harness.sandbox import shared_pool
+
+def use():
+    with shared_pool().checkout("def f():\\n    return 7\\n") as sandbox:
+        return sandbox.call("f")
+
+assert use() == 7
+child = os.fork()
+if child == 0:
+    try:
+        use()
+    except PrerequisiteError:
+        os._exit(5)
+    os._exit(6)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+assert use() == 7
+"""
+
+
+def test_a_forked_child_is_refused_and_leaves_the_parent_alone() -> None:
+    """The library's threads don't survive a fork: a clear error instead of a hang."""
+    done = subprocess.run([sys.executable, "-c", FORK], timeout=60, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def run(sandbox: Sandbox, **host: object) -> object:
