@@ -2,7 +2,8 @@
 
 A reservation has a name of its own ("gate/r0-g2"). Its two facts, reserved and settled, are append-only objects: reserving a name again
 after a kill adopts the open reservation instead of paying twice, and a settled name is answered from the store. Until it is settled a
-reservation counts in full, so what is spent never passes the budget by more than what one reservation was underestimated by (I10).
+reservation counts in full, and work starts or resumes only while all that is paid and held fits: so with one reservation at work at a
+time, the budget is passed by at most what that one overran its estimate (I10). Limit: of several at work together each may overrun.
 One driver owns a ledger; its threads may share it.
 """
 
@@ -193,22 +194,25 @@ class Ledger:
             return not self._budget.overdrawn(self.spent + self.held + estimate)
 
     def reserve(self, name: str, *, estimate: Spend) -> Reservation:
-        """Hold `estimate` under `name`, before the work. A name that is open or settled already is returned as it is.
+        """Hold `estimate` under `name`, before the work. A settled name is returned as it is, an open one if what is paid and held fits.
 
         Raises:
-            BudgetExceeded: It would pass a bound; nothing is stored and nothing paid is lost.
+            BudgetExceeded: It would pass a bound, or others overran their estimates; nothing is stored and nothing paid is lost.
             ConfigError: Dollars are bounded and the estimate has no price.
         """
         with self._lock:
             known = self._reservations.get(name)
-            if known is not None:
+            if known is not None and known.settled is not None:
                 return known
-            over = self._budget.overdrawn(self.spent + self.held + estimate)
+            wanted = self.spent + self.held  # holds an open reservation of this name already
+            over = self._budget.overdrawn(wanted if known is not None else wanted + estimate)
             if over:
                 seen = ", ".join(f"{unit}: {amount}" for unit, amount in over.items())
                 raise BudgetExceeded(
                     f"reserving {name!r} would pass the budget", seen=seen, fix="raise the budget and run the same command again"
                 )
+            if known is not None:
+                return known
             self._append(LedgerEntry(name=name, kind=EntryKind.RESERVED, spend=estimate))
             self._reservations[name] = Reservation(name, estimate)
             return self._reservations[name]

@@ -219,7 +219,13 @@ def test_a_killed_writer_leaves_nothing_half(source: StoreSource, store: BlobSto
     "key", ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\\b", "a\x00b", "a\nb", "\ud800", "x" * 256, "/".join(["x" * 200] * 6)]
 )
 def test_illegal_keys_are_refused(store: BlobStore, key: str) -> None:
-    for call in (store.get, store.head, store.delete, lambda k: store.put_if_absent(k, b""), lambda k: store.put_if_match(k, b"", etag=None)):
+    for call in (
+        store.get,
+        store.head,
+        store.delete,
+        lambda k: store.put_if_absent(k, b""),
+        lambda k: store.put_if_match(k, b"", etag=None),
+    ):
         with pytest.raises(StoreError, match="not a legal key") as caught:
             call(key)
         assert caught.value.seen is not None
