@@ -22,7 +22,7 @@ from coevo.harness.sandbox import SandboxPool, shared_pool
 from coevo.harness.tools import FINISH, ToolEntry
 from coevo.records import Status
 
-__all__ = ["OPERATORS", "CatalogueProposer", "Mined", "Operator"]
+__all__ = ["OPERATORS", "CatalogueProposer", "Mined", "Operator", "rename_tool"]
 
 _MIN_SUCCESSES = 2
 _KEEP_TURNS = (3, 4, 6)
@@ -294,6 +294,19 @@ def hide_unused(mined: Mined) -> list[Edit]:
     composites = {entry.name: mined.parent.composites[entry.name] for entry in tools if entry.composite}
     hypothesis = f"no success used {', '.join(sorted(idle))}; failures did"
     return [_edit(mined, "tools", "hide unused", hypothesis, places, ("a rare case needs it",), tools=tools, composites=composites)]
+
+
+def rename_tool(mined: Mined) -> list[Edit]:
+    """Give the first shown tool a free name: an edit that should do nothing, to see a gate refuse it. Not among `OPERATORS`."""
+    taken = {tool.name for tool in mined.evidence.family_tools} | {entry.shown_name for entry in mined.parent.tools}
+    free = next((name for name in mined.names if name not in taken and name not in mined.parent.composites), None)
+    entries = list(mined.parent.tools)
+    index = next((number for number, entry in enumerate(entries) if not entry.composite and entry.name != FINISH), None)
+    if free is None or index is None:
+        return []
+    entries[index] = dataclasses.replace(entries[index], shown=free)
+    risk = "the prompt names the tool by its old name"
+    return [_edit(mined, "tools", "rename", f"none: {entries[index].name} is shown as {free}", (), (risk,), tools=tuple(entries))]
 
 
 OPERATORS: tuple[Operator, ...] = (

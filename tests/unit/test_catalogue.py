@@ -14,7 +14,7 @@ import pytest
 
 from coevo.chat import ToolCall
 from coevo.errors import ConfigError
-from coevo.evolve.catalogue import CatalogueProposer
+from coevo.evolve.catalogue import CatalogueProposer, rename_tool
 from coevo.evolve.propose import Edit, Evidence
 from coevo.evolve.traces import find_recipes, find_worklist, read_trace, says, transitions
 from coevo.harness.bundle import HarnessBundle
@@ -192,6 +192,13 @@ def test_renamed_tools() -> None:
     edit = edits_of(*episodes, parent=renamed)["recipe tool, parts hidden"]
     assert "after do_survey do weigh ." in edit.bundle.system_prompt
     assert "open_book(" in edit.bundle.composites["weigh"]
+
+
+def test_a_sanity_edit_changes_a_name_only() -> None:
+    (edit,) = CatalogueProposer(NAMES, operators=(rename_tool,)).propose(base(), Evidence(mixed_episodes(), FAMILY), Random(0))
+    assert [entry.shown_name for entry in edit.bundle.tools][:2] == ["weigh", "open_book"]
+    assert run(edit.bundle, [("weigh", {"shelf": "S7"})])[1][0].value == {"books": list(Shelf(20).books)}
+    assert edit.predicted_fixes == ()
 
 
 def test_ranking_follows_the_failures() -> None:
