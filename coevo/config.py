@@ -118,6 +118,8 @@ class EvolveConfig(Config):
     """Fresh selection instances per gate, the same for incumbent and candidate, used once."""
     alpha: float = Field(0.10, gt=0, lt=1)
     """Probability that the whole search accepts any edit that does nothing."""
+    max_lost_share: float = Field(0.35, gt=0, le=1)
+    """Upper bound (one-sided 90 %) on the share of instances that the incumbent solved and an accepted edit may lose."""
     patience: int = Field(3, ge=1)
     """Generations in a row without an accepted edit before the search stops."""
 
@@ -189,6 +191,8 @@ class EvaluateConfig(Config):
 
     instances: int = Field(200, ge=2)
     """Instances of the test stream, opened once."""
+    transfer_instances: int = Field(80, ge=2)
+    """Fresh selection instances on which weak model and expert are compared under both harnesses."""
     repeats: int = Field(1, ge=1)
     """Episodes per instance and cell."""
     level: float = Field(0.95, gt=0.5, lt=1)
@@ -211,8 +215,8 @@ class ClusterConfig(Config):
 
     address: str | None = None
     """Ray address; null starts a local cluster."""
-    cpus: int = Field(4, ge=4)
-    """Logical CPUs of a local cluster (fewer than 4 stall Ray Data and Ray Train)."""
+    cpus: int = Field(8, ge=4)
+    """Logical CPUs of a local cluster: they ration placement, not cores (fewer than 4 stall Ray Data and Ray Train)."""
     bulk: Literal["actors", "ray_data"] = "ray_data"
     """Executor of the bulk stages; small batches always use the long-lived actors."""
 

@@ -1,0 +1,183 @@
+"""One run, opened: its configuration, store, ledger and, when first needed, its cluster.
+
+A stage whose manifest exists is answered from the store: resuming a finished run starts neither Ray nor a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coevo import __version__
+from coevo.chat import Sampling
+from coevo.config import RunConfig
+from coevo.errors import PartialResultError
+from coevo.harness.bundle import HarnessBundle
+from coevo.identity import content_hash
+from coevo.mini.model import folder_model_id, mini_path
+from coevo.models.reference import ReferenceSource
+from coevo.ports import BlobStore, Executor, MapReport, ModelSource, Stage, StoreSource
+from coevo.rollout import AgentSource
+from coevo.store import open_store
+from coevo.store.artifacts import StageKey, StageManifest, StageWriter, input_hash, read_manifest
+from coevo.store.episodes import EpisodeStore
+from coevo.store.run_directory import RunDirectory
+from coevo.tasks import load_family
+from coevo.tasks.family import Size, Style, TaskFamily
+from jobs.display import Display
+
+if TYPE_CHECKING:
+    from jobs.serving import Serving
+
+__all__ = ["RunContext", "StageResult"]
+
+RESUMABLE = ("store", "cluster", "rollout")
+"""Sections that may differ when a run is resumed: they say where and how fast, not what."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """What a stage tells at its end."""
+
+    stage: str
+    lines: tuple[str, ...]
+
+
+@dataclass
+class RunContext:
+    """See the module docstring. One per process and run; close it (or use `open` as a context manager)."""
+
+    config: RunConfig
+    store_source: StoreSource
+    store: BlobStore
+    display: Display
+    directory: RunDirectory | None = None
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    @classmethod
+    @contextmanager
+    def open(cls, config: RunConfig, *, display: Display) -> Iterator[RunContext]:
+        """Open the run's store and claim its name.
+
+        Raises:
+            ConfigError: Unknown family, format or harness, or the name belongs to another configuration; nothing is written then.
+        """
+        load_family(config.family)
+        source = open_store(str(Path(config.store).resolve()) if "://" not in config.store else config.store)
+        context = cls(config, source, source.open(), display)
+        context.base_harness, context.weak_model_id  # noqa: B018 - both refuse bad input before the name is claimed
+        context.directory = RunDirectory.open(context.store, name=config.name, config=config.model_dump(mode="json"), ignore=RESUMABLE)
+        with context.stack:
+            yield context
+
+    @property
+    def run(self) -> str:
+        """Run name: the prefix of all keys."""
+        return self.config.name
+
+    @property
+    def size(self) -> Size:
+        """Instance size."""
+        return Size(self.config.size)
+
+    @cached_property
+    def family(self) -> TaskFamily:
+        """The task family."""
+        return load_family(self.config.family)
+
+    @cached_property
+    def base_harness(self) -> HarnessBundle:
+        """Where evolution starts. Raises `ConfigError` for a folder that does not load or does not fit the family."""
+        from coevo.harness.lint import require_clean
+
+        folder = Path(self.config.evolve.harness) if self.config.evolve.harness else self.family.base_harness(self.size)
+        bundle = HarnessBundle.load(folder)
+        require_clean(bundle, self.family.tools(self.size))
+        return bundle
+
+    @cached_property
+    def weak_path(self) -> str:
+        """Hugging Face folder of the weak model."""
+        model = self.config.weak.model
+        return str(mini_path()) if model == "mini" else str(Path(model).resolve())
+
+    @cached_property
+    def weak_model_id(self) -> str:
+        """Identity of the weak model's weights."""
+        return folder_model_id(self.weak_path)
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """Decoding settings of the weak model."""
+        chosen = self.config.weak.sampling
+        return Sampling(chosen.temperature, chosen.top_p, chosen.max_tokens)
+
+    @cached_property
+    def episodes(self) -> EpisodeStore:
+        """All episodes of the run, whatever stage played them: ids are content hashes."""
+        return EpisodeStore(self.store, self.run)
+
+    @cached_property
+    def serving(self) -> Serving:
+        """Cluster, pools and executors, started now."""
+        from jobs.serving import Serving
+
+        return self.stack.enter_context(Serving.open(self))
+
+    @property
+    def weak_source(self) -> ModelSource:
+        """The weak model's pool."""
+        return self.serving.weak
+
+    def agent(self, model: ModelSource, bundle: HarnessBundle) -> AgentSource:
+        """An agent that plays with the run's format, tokenizer and decoding settings."""
+        weak = self.config.weak
+        return AgentSource(self.config.family, model, bundle, weak.chat_format, self.weak_path, weak.max_model_len, self.sampling)
+
+    def expert_source(self, bundle: HarnessBundle) -> ModelSource:
+        """The expert under a harness."""
+        return ReferenceSource(self.config.family, Style(self.config.expert.style), bundle, self.config.weak.chat_format)
+
+    def key(self, stage: str, inputs: Mapping[str, str], settings: Any) -> StageKey:
+        """Where a stage with these inputs and settings lies."""
+        return StageKey(self.run, stage, input_hash(stage, inputs, config_hash=content_hash(settings)))
+
+    def finished(self, stage: str, inputs: Mapping[str, str], settings: Any) -> StageManifest | None:
+        """The stage's manifest when it is done."""
+        manifest = read_manifest(self.store, self.key(stage, inputs, settings))
+        if manifest is not None:
+            self.display.note(f"{stage}: done before, {manifest.rows.written} rows")
+        return manifest
+
+    def writer(self, stage: str, inputs: Mapping[str, str], settings: Any, *, expected: int) -> StageWriter:
+        """A writer for the stage."""
+        return StageWriter.begin(
+            self.store,
+            run=self.run,
+            stage=stage,
+            inputs=inputs,
+            expected=expected,
+            code_version=__version__,
+            config_hash=content_hash(settings),
+        )
+
+    def fan_out(self, stage: Stage, items: Sequence[str], *, bulk: bool) -> MapReport:
+        """Run a stage over items with the bulk or the small-batch executor, showing progress."""
+        executor: Executor = self.serving.bulk if bulk else self.serving.small
+        self.display.stage(stage.name, len(items))
+        on_progress: Callable[..., None] = self.display.progress
+        return executor.map(stage, items, on_progress=on_progress)
+
+    def check_owed(self, stage: str, owed: int, total: int) -> None:
+        """Raise `PartialResultError` (exit code 3) when more than the allowed share is owed."""
+        allowed = self.config.rollout.owed_share_max
+        if owed > allowed * total:
+            raise PartialResultError(
+                f"{stage}: too many episodes are owed",
+                seen=f"{owed} of {total}, allowed {allowed:.1%}",
+                fix="run the same command again to play what is owed, or raise rollout.owed_share_max",
+            )

@@ -1,0 +1,67 @@
+"""`coevo localize`: which turn of each failed episode is to blame, proven by replay."""
+
+from __future__ import annotations
+
+from coevo.localize.stage import LocalizeStage, read_localization
+from coevo.records import Localization
+from coevo.store.artifacts import StageManifest, read_records
+from jobs.context import RunContext, StageResult
+from jobs.evolve import evolved_harness
+from jobs.rollout import mined, rollout_manifest
+
+__all__ = ["localizations", "localize_manifest", "main", "singles_prefix"]
+
+STAGE = "localize"
+
+
+def _inputs(context: RunContext) -> dict[str, str]:
+    bundle = evolved_harness(context)
+    return {"rollout": rollout_manifest(context, bundle).input_hash, "harness": bundle.hash}
+
+
+def singles_prefix(context: RunContext) -> str:
+    """Where the localizations lie one by one, before compaction."""
+    return context.key(STAGE, _inputs(context), context.config.localize.model_dump()).prefix
+
+
+def localize_manifest(context: RunContext) -> StageManifest:
+    """Localize what is owed and close the stage."""
+    config, inputs = context.config.localize, _inputs(context)
+    done = context.finished(STAGE, inputs, config.model_dump())
+    if done is not None:
+        return done
+    bundle = evolved_harness(context)
+    failed, _ = mined(context, rollout_manifest(context, bundle))
+    failed = failed[: config.failures]
+    stage = LocalizeStage(
+        agent=context.agent(context.weak_source, bundle),
+        store=context.store_source,
+        prefix=singles_prefix(context),
+        episodes_prefix=context.run,
+        candidates=config.candidates,
+        continuations=config.continuations,
+        alpha=config.alpha,
+    )
+    report = context.fan_out(stage, failed, bulk=True)
+    context.check_owed(STAGE, len(report.owed), len(failed))
+    owed = {outcome.item for outcome in report.owed}
+    writer = context.writer(STAGE, inputs, config.model_dump(), expected=len(failed))
+    for outcome in report.owed:
+        writer.owe(outcome.item, attempts=outcome.attempts)
+    records = [read_localization(context.store, stage.prefix, id) for id in failed if id not in owed]
+    if records:
+        writer.write_records(records, name="localizations")
+    return writer.commit()
+
+
+def localizations(context: RunContext) -> list[Localization]:
+    """All localizations, in the order of the failed episodes."""
+    return list(read_records(context.store, localize_manifest(context).outputs, Localization))
+
+
+def main(context: RunContext) -> StageResult:
+    """Localize and count."""
+    records = localizations(context)
+    found = sum(one.turn is not None for one in records)
+    replays = sum(one.continuations for one in records)
+    return StageResult(STAGE, (f"{found} of {len(records)} failed episodes localized, {replays} continuations played",))

@@ -1,0 +1,147 @@
+"""What a run needs of the cluster: the Ray session, one pool at a time per model, two executors, the trainer.
+
+Pools start when first used and give their memory back between phases: training and serving do not overlap on a small machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.bulk import BulkOptions
+from cluster.dispatch import ActorOptions
+from cluster.engines.family import EngineConfig, EngineKind
+from cluster.executor import ActorExecutor, RayDataExecutor
+from cluster.pool_model import PoolSource
+from cluster.servers import ModelPool, PoolConfig
+from cluster.session import SessionConfig, open_session
+from cluster.training import RayLoraTrainer
+from coevo.config import RunConfig
+from coevo.fanout import FanoutPolicy
+from coevo.ports import Executor
+
+if TYPE_CHECKING:
+    from jobs.context import RunContext
+
+__all__ = ["Serving", "engine_config", "engine_kind", "scratch_folder", "trainer"]
+
+INSTALL_RECORD = "coevo-install.json"
+
+
+def engine_kind(choice: str) -> tuple[EngineKind, str]:
+    """The engine and why: the configured one, or what the installation found to work on this machine."""
+    if choice != "auto":
+        return EngineKind(choice), "configured"
+    record = Path(sys.prefix) / INSTALL_RECORD
+    if not record.is_file():
+        return EngineKind.VLLM, "no installation record"
+    facts = json.loads(record.read_text(encoding="utf-8"))
+    return EngineKind(facts["engine"]), str(facts.get("reason", "installation record"))
+
+
+def engine_config(config: RunConfig, *, path: str, model_id: str) -> EngineConfig:
+    """The engine of one model in a run."""
+    weak = config.weak
+    return EngineConfig(
+        model_path=path,
+        model_id=model_id,
+        kind=engine_kind(weak.engine)[0],
+        dtype=weak.dtype,
+        max_model_len=weak.max_model_len,
+        max_num_seqs=weak.max_num_seqs,
+        kv_cache_bytes=weak.kv_cache_mib << 20,
+        seed=config.seed,
+    )
+
+
+def scratch_folder(context: RunContext) -> Path:
+    """Where framework checkpoints and merged folders live while a run needs them: beside a local store, else in the working folder."""
+    root = context.store_source.uri.removeprefix("file://") if context.store_source.uri.startswith("file://") else "."
+    return Path(root) / context.run / "scratch"
+
+
+def trainer(context: RunContext) -> RayLoraTrainer:
+    """The trainer; it needs an open session only for jobs whose adapter is not stored."""
+    return RayLoraTrainer(store=context.store_source, scratch=str(scratch_folder(context) / "train"))
+
+
+class Serving:
+    """See the module docstring. Use `Serving.open`."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._pool: ModelPool | None = None
+
+    @classmethod
+    @contextmanager
+    def open(cls, context: RunContext) -> Iterator[Serving]:
+        """Start or join Ray for the duration of the block."""
+        cluster = context.config.cluster
+        with open_session(SessionConfig(address=cluster.address or "", num_cpus=cluster.cpus)):
+            serving = cls(context)
+            try:
+                yield serving
+            finally:
+                serving.rest()
+
+    @property
+    def weak(self) -> PoolSource:
+        """The weak model's pool."""
+        return self.model(self._context.weak_path, self._context.weak_model_id)
+
+    def model(self, path: str, model_id: str) -> PoolSource:
+        """A pool that serves exactly this model; the pool before it is closed."""
+        return self.pool(path, model_id).source()
+
+    def pool(self, path: str, model_id: str) -> ModelPool:
+        """As `model`, the pool itself."""
+        if self._pool is not None and self._pool.model_id == model_id:
+            return self._pool
+        self.stop_pool()
+        config = self._context.config
+        kind, reason = engine_kind(config.weak.engine)
+        self._context.display.note(f"starting {config.weak.replicas} {kind} engines for {model_id} ({reason})")
+        pool = ModelPool(PoolConfig(engine=engine_config(config, path=path, model_id=model_id), replicas=config.weak.replicas))
+        self._pool = pool.start()
+        return pool
+
+    def stop_pool(self) -> None:
+        """Give the engines' memory and cores back."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    @cached_property
+    def small(self) -> Executor:
+        """Long-lived workers for the many small batches of a search."""
+        return ActorExecutor(self._policy(), ActorOptions(actors=self._context.config.rollout.workers))
+
+    @cached_property
+    def bulk(self) -> Executor:
+        """Executor of the bulk stages."""
+        rollout = self._context.config.rollout
+        if self._context.config.cluster.bulk == "actors":
+            return self.small
+        return RayDataExecutor(self._policy(), BulkOptions(actors=rollout.workers, block_rows=8))
+
+    def rest(self) -> None:
+        """Close pool and executors."""
+        for name in ("small", "bulk"):
+            executor = self.__dict__.pop(name, None)
+            if executor is not None:
+                executor.close()
+        self.stop_pool()
+
+    def _policy(self) -> FanoutPolicy:
+        rollout = self._context.config.rollout
+        return FanoutPolicy(
+            concurrency=rollout.concurrency,
+            tries=rollout.tries,
+            item_deadline_s=rollout.episode_deadline_s,
+            stage_deadline_s=rollout.stage_deadline_s,
+        )

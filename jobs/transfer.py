@@ -1,0 +1,43 @@
+"""`coevo transfer`: weak model and expert under both harnesses on fresh selection instances: how far the evolved harness carries each."""
+
+from __future__ import annotations
+
+import orjson
+
+from coevo.evaluate.grid import compare_cells
+from coevo.evolve.gate import SelectionStream
+from coevo.identity import content_hash
+from coevo.records import Measurement
+from coevo.rollout import draw_items
+from coevo.tasks.family import Stream
+from jobs.context import RunContext, StageResult
+from jobs.evaluate import base_cells, grid_table, measure_cells, write_measurements
+from jobs.evolve import evolved_harness
+
+__all__ = ["main", "transfer"]
+
+STAGE = "transfer"
+
+
+def transfer(context: RunContext) -> list[Measurement]:
+    """Measurements of base and expert under h0 and h*."""
+    config, best = context.config, evolved_harness(context)
+    seeds = SelectionStream(config.seed).draw(STAGE, count=config.evaluate.transfer_instances)
+    items = draw_items(context.family, Stream.SELECTION, context.size, seeds, diversity=config.diversity)
+    inputs = {"h0": context.base_harness.hash, "h*": best.hash, "base": context.weak_model_id, "items": content_hash(list(items))}
+    settings = {"sampling": context.sampling, "expert": config.expert.model_dump()}
+    manifest = context.finished(STAGE, inputs, settings)
+    if manifest is None:
+        measured = measure_cells(context, base_cells(context), items, STAGE)
+        manifest = write_measurements(context, STAGE, inputs, settings, measured)
+    return [Measurement.model_validate(one) for one in orjson.loads(context.store.get(manifest.output("grid").key))]
+
+
+def main(context: RunContext) -> StageResult:
+    """Measure and compare."""
+    measured = transfer(context)
+    context.display.table("success on fresh selection instances", *grid_table(measured, context.config.evaluate.level))
+    pairs = compare_cells({one.name: [one] for one in measured}, level=context.config.evaluate.level, seed=context.config.seed)
+    return StageResult(
+        STAGE, tuple(f"{one.b} - {one.a}: {one.delta:+.3f} [{one.low:+.3f}, {one.high:+.3f}]: {one.verdict}" for one in pairs)
+    )
