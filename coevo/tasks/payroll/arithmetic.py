@@ -10,7 +10,7 @@ __all__ = ["MAX_EXPRESSION_CHARS", "Rounding", "evaluate", "plain_number", "roun
 
 MAX_EXPRESSION_CHARS = 300
 _MAX_DEPTH = 20
-_TOKEN = re.compile(r"\s*(?:(\d{1,12}(?:\.\d{1,6})?)|([-+*/()]))")
+_TOKEN = re.compile(r"\s*(?:([0-9]{1,12}(?:\.[0-9]{1,6})?)|([-+*/()]))")
 
 
 class Rounding(StrEnum):

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 from coevo.chat import Message, Role, ToolCall
 
 __all__ = ["Sight"]
 
-_TOKEN = re.compile(r"\d+(?:\.\d+)?|[A-Za-z_]+\d*")
+_TOKEN = re.compile(r"[0-9]+(?:\.[0-9]+)?|[A-Za-z_]+[0-9]*")
 
 
-def _tokens(message: Message) -> list[str]:
-    text = message.content.partition("<")[0] if message.role is Role.ASSISTANT else message.content
-    return _TOKEN.findall(text)
+@lru_cache(maxsize=4096)
+def _split(text: str) -> tuple[str, ...]:
+    """Cached, because every turn looks at the same messages again."""
+    return tuple(_TOKEN.findall(text))
+
+
+def _tokens(message: Message) -> tuple[str, ...]:
+    return _split(message.content.partition("<")[0] if message.role is Role.ASSISTANT else message.content)
 
 
 class Sight:
@@ -40,7 +46,7 @@ class Sight:
                 self._answers.append((calls, frozenset(tokens)))
             self._attribute(tokens, calls if message.role is Role.TOOL else ())
 
-    def _attribute(self, tokens: list[str], calls: tuple[ToolCall, ...]) -> None:
+    def _attribute(self, tokens: tuple[str, ...], calls: tuple[ToolCall, ...]) -> None:
         named = [index for index, token in enumerate(tokens) if token in self._segments]
         distinct = {tokens[index] for index in named}
         if not named:

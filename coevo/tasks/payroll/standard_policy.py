@@ -8,6 +8,7 @@ survive; cases are then decided page by page, and a window of three turns is eno
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from coevo.chat import Message, ToolCall
@@ -17,6 +18,10 @@ from coevo.tasks.payroll.sight import Sight
 from coevo.tasks.payroll.standard import BATCH, StandardFacts, facts
 
 __all__ = ["StandardPolicy"]
+
+
+_settling = lru_cache(maxsize=1024)(settling_call)
+"""The oracle asks for the same cases every turn."""
 
 
 class _Step(NamedTuple):
@@ -33,6 +38,13 @@ class _View:
         self.rules: Rules = known.data.rules
         self.documents = {one.topic: one for one in known.data.library if one.topic is not None}
         self.sight = Sight(visible, [*(one.id for one in known.data.people), *(one.id for one in known.data.library)])
+
+        self._all_rules = all(self.knows_rule(topic) for topic in Topic)
+
+    def settling(self, one: Person) -> ToolCall:
+        """How a case must be settled."""
+        call = _settling(self.rules, one)
+        return ToolCall(call.name, dict(call.arguments))
 
     def document(self, topic: Topic) -> Document:
         """The version in force."""
@@ -53,15 +65,14 @@ class _View:
 
     def knows_outcome(self, one: Person) -> bool:
         """How to settle the case, apart from the sum: from notes, or from all facts and rules."""
-        call = settling_call(self.rules, one)
+        call = self.settling(one)
         if self.sight.carries(one.id, call.name, call.arguments.get("code", call.arguments.get("reason"))):
             return True
-        rules = all(self.knows_rule(topic) for topic in Topic)
-        return rules and self.has_record(one) and self.has_timesheet(one) and not self.lacks_approval(one)
+        return self._all_rules and self.has_record(one) and self.has_timesheet(one) and not self.lacks_approval(one)
 
     def knows_sum(self, one: Person) -> bool:
         """The sum is not needed, noted, or calculated in view."""
-        call = settling_call(self.rules, one)
+        call = self.settling(one)
         if call.name != "submit_pay":
             return True
         amount = _text(call.arguments["amount"])
@@ -98,7 +109,7 @@ class StandardPolicy:
         undecided = [one for one in scope if not view.decided(one)]
         if undecided:
             return self._investigate(known, view, undecided, limited=limited)
-        calls = tuple(settling_call(view.rules, one) for one in scope)
+        calls = tuple(view.settling(one) for one in scope)
         return _Step(_SETTLING[calls[0].name], calls)
 
     def _scope(self, known: StandardFacts) -> tuple[Person, ...]:
@@ -121,10 +132,13 @@ class StandardPolicy:
 
     def _investigate(self, known: StandardFacts, view: _View, undecided: list[Person], *, limited: bool) -> _Step:
         rules = self._rules(view)
-        if self._style is Style.PLAN_FIRST and rules is not None:
+        if rules is not None and (limited or self._style is Style.PLAN_FIRST):
             return rules
-        cases = self._one_page(known, undecided) if limited else undecided
-        return self._read(view, cases) or rules or self._approve(view, cases) or self._calculate(view, cases)
+        if not limited:
+            return self._read(view, undecided) or rules or self._approve(view, undecided) or self._calculate(view, undecided)
+        cases = self._one_page(known, undecided)
+        # Read for the whole page at once, so that three turns hold all of it, whatever had scrolled away before.
+        return self._read(view, cases, whole=True) or self._approve(view, cases, whole=True) or self._calculate(view, cases)
 
     def _rules(self, view: _View) -> _Step | None:
         topic = next((topic for topic in Topic if not view.knows_rule(topic)), None)
@@ -135,16 +149,21 @@ class StandardPolicy:
             return _Step(f"I read the rule on {topic}.", (ToolCall("read_document", {"document": document.id}),))
         return _Step(f"I look for the rule on {topic}.", (ToolCall("search_documents", {"query": str(topic)}),))
 
-    def _read(self, view: _View, cases: list[Person]) -> _Step | None:
+    def _read(self, view: _View, cases: list[Person], *, whole: bool = False) -> _Step | None:
         unread = [one for one in cases if not view.has_record(one)]
         if unread:
-            return _Step("I read the records.", _batches("get_records", unread))
+            return _Step("I read the records.", _batches("get_records", cases if whole else unread))
         unread = [one for one in cases if not view.has_timesheet(one)]
-        return _Step("I read the time sheets.", _batches("get_timesheets", unread)) if unread else None
+        return _Step("I read the time sheets.", _batches("get_timesheets", cases if whole else unread)) if unread else None
 
-    def _approve(self, view: _View, cases: list[Person]) -> _Step | None:
-        unread = [one for one in cases if not view.knows_outcome(one) and view.lacks_approval(one)]
-        return _Step("There is overtime, so I check its approval.", _batches("get_approvals", unread)) if unread else None
+    def _approve(self, view: _View, cases: list[Person], *, whole: bool = False) -> _Step | None:
+        open_cases = [one for one in cases if not view.knows_outcome(one) and needs_approval(view.rules, one)]
+        unread = [one for one in open_cases if view.lacks_approval(one)]
+        return (
+            _Step("There is overtime, so I check its approval.", _batches("get_approvals", open_cases if whole else unread))
+            if unread
+            else None
+        )
 
     def _calculate(self, view: _View, cases: list[Person]) -> _Step:
         expressions = [pay_expression(view.rules, one) for one in cases if not view.knows_sum(one)][:BATCH]
@@ -174,7 +193,7 @@ def _notes(known: StandardFacts, view: _View) -> str:
 def _case(view: _View, one: Person) -> str:
     if not view.knows_outcome(one):
         return f"{one.id} open"
-    call = settling_call(view.rules, one)
+    call = view.settling(one)
     if call.name != "submit_pay":
         return f"{one.id} {call.name} {call.arguments['reason']}"
     return f"{one.id} {call.name} {call.arguments['code']}" + (f" {_text(call.arguments['amount'])}" if view.knows_sum(one) else "")
