@@ -15,7 +15,7 @@ from typing import Any
 
 from coevo.chat import Sampling
 from coevo.episode import Agent, play
-from coevo.errors import InfraError
+from coevo.errors import ConfigError, InfraError
 from coevo.formats import chat_format
 from coevo.harness.bundle import HarnessBundle
 from coevo.harness.sandbox import shared_pool
@@ -70,9 +70,13 @@ class AgentSource:
     sampling: Sampling
 
     def open(self) -> Agent:
-        """Connect."""
+        """Connect. Raises `ConfigError` when the source and the opened model disagree on what is served."""
         tokenizer = FolderTokenizer(self.tokenizer_path) if self.tokenizer_path is not None else None
-        return Agent(self.model.open(), self.bundle, chat_format(self.chat_format), tokenizer, self.max_model_len, self.sampling)
+        model = self.model.open()
+        if model.model_id != self.model.model_id:
+            seen = f"source {self.model.model_id}, model {model.model_id}"
+            raise ConfigError("a model source names another model than it opens", seen=seen, fix="give both the same model_id")
+        return Agent(model, self.bundle, chat_format(self.chat_format), tokenizer, self.max_model_len, self.sampling)
 
     def spec(self, item: str) -> EpisodeSpec:
         """Identity of the episode of an item, without opening anything."""
