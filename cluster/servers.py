@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import TracebackType
@@ -352,12 +352,11 @@ class ModelPool:
             self._stop.wait(self._config.heartbeat_s)
 
     def _round(self) -> None:
-        steps: dict[ReplicaState, Callable[[_Slot], None]] = {
-            ReplicaState.STARTING: self._check_start,
-            ReplicaState.READY: self._check_heartbeat,
-        }
         for slot in self._slots:
-            steps.get(slot.state, lambda _: None)(slot)
+            if slot.state is ReplicaState.STARTING:
+                self._check_start(slot)
+            elif slot.state is ReplicaState.READY:
+                self._check_heartbeat(slot)
         if not any(slot.state is ReplicaState.STARTING for slot in self._slots):
             down = [slot for slot in self._slots if slot.state is ReplicaState.DOWN and time.monotonic() >= slot.not_before]
             if down:
@@ -371,7 +370,8 @@ class ModelPool:
             options["memory"] = config.memory_bytes
         if config.resources:
             options["resources"] = dict(config.resources)
-        actor: Any = ray.remote(concurrency_groups={CONTROL_GROUP: 4}, max_concurrency=config.max_concurrency, max_restarts=0)(ModelServer)
+        remote: Any = ray.remote  # its stubs do not know actor options
+        actor = remote(concurrency_groups={CONTROL_GROUP: 4}, max_concurrency=config.max_concurrency, max_restarts=0)(ModelServer)
         try:
             handle = actor.options(scheduling_strategy="SPREAD", **options).remote(self._engine, tuple(self._adapters.items()))
         except ValueError:  # the killed predecessor still holds the name for a moment

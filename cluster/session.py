@@ -10,6 +10,7 @@ Limits: one session per process at a time. SIGTERM is turned into an orderly exi
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import secrets
 import signal
@@ -147,7 +148,7 @@ def _connect(config: SessionConfig) -> Session:
     # A local cluster's processes inherit the environment of this moment; the driver gets its own back afterwards.
     with _environment({} if config.address else wanted):
         try:
-            context = ray.init(namespace=NAMESPACE, log_to_driver=config.log_to_driver, logging_level="ERROR", **arguments)
+            context = ray.init(namespace=NAMESPACE, log_to_driver=config.log_to_driver, logging_level=logging.ERROR, **arguments)
         except Exception as error:
             ray.shutdown()
             what = "the Ray cluster can't be reached" if config.address else "a local Ray cluster can't be started"
@@ -157,7 +158,7 @@ def _connect(config: SessionConfig) -> Session:
                 else "check free memory and /tmp"
             )
             raise PrerequisiteError(what, seen=f"{config.address or 'local'}: {error}", fix=fix) from error
-    session_dir = str(context.address_info.get("session_dir") or "")
+    session_dir = str(getattr(context, "address_info", {}).get("session_dir") or "")
     return Session(NAMESPACE, not config.address, str(Path(session_dir, "logs")) if session_dir and not config.address else "")
 
 
@@ -208,7 +209,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _sigterm_exits() -> Iterator[None]:
-    """SIGTERM raises SystemExit(143) in the main thread, so that `finally` blocks run. Ray installs its own handler at start: hence twice."""
+    """SIGTERM raises SystemExit(143) in the main thread, so that `finally` blocks run. Entered twice: Ray sets its own handler at start."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -72,6 +72,11 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
     return arguments
 
 
+_WHOLE_PROMPTS = {"enable_chunked_prefill": False}
+"""On CPU (vLLM 0.32) a prompt that is cut over two steps kills an engine whose requests bring their own seeds: the CPU generator has no offset
+to set back ("CPU Generator does not use offset")."""
+
+
 class VllmCore:
     """`EngineCore` over vLLM. Built and used in one thread.
 
@@ -100,7 +105,8 @@ class VllmCore:
         self._internal: dict[int, str] = {}
         self._tickets: dict[str, tuple[int, ScoreWork | None]] = {}
         self.exclusive_scoring = config.serving_form is ServingForm.LORA
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**engine_arguments(config)))
+        arguments = engine_arguments(config) | (_WHOLE_PROMPTS | {"max_num_batched_tokens": max(2048, config.max_model_len)} if self._on_cpu else {})
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
 
     @property
     def busy(self) -> bool:
@@ -171,7 +177,7 @@ class VllmCore:
     def kv_use(self) -> float | None:
         """Used share of the KV cache, read from the in-process scheduler; None where vLLM hides it."""
         core = getattr(self._engine.engine_core, "engine_core", None)
-        scheduler = getattr(core, "scheduler", None)
+        scheduler: Any = getattr(core, "scheduler", None)
         return float(scheduler.get_kv_cache_usage()) if hasattr(scheduler, "get_kv_cache_usage") else None
 
     def close(self) -> None:

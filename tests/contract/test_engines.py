@@ -113,9 +113,9 @@ def test_what_can_not_be_served_is_refused(engine: Engine) -> None:
     """Promise 5: wrong id, too long, empty: a `ModelError` of this request only."""
 
     async def play() -> None:
-        with pytest.raises(ModelError, match="tiny@other.*tiny@a"):
+        with pytest.raises(ModelError, match=r"tiny@other.*tiny@a"):
             await engine.generate(PROMPTS[0], GREEDY, seed=0, model_id="tiny@other")
-        with pytest.raises(ModelError, match="tiny@other.*tiny@a"):
+        with pytest.raises(ModelError, match=r"tiny@other.*tiny@a"):
             await engine.score(PROMPTS[0], (5, 6), model_id="tiny@other")
         with pytest.raises(ModelError):
             await engine.generate(tuple([9] * 256), GREEDY, seed=0)
@@ -162,7 +162,7 @@ def test_weights_swap(engine: Engine, folders: tuple[str, str]) -> None:
             assert await engine.score(prompt, before.token_ids) == pytest.approx(
                 forward_logprobs(folders[1], prompt, before.token_ids), abs=2e-3
             )
-        with pytest.raises(ModelError, match="tiny@a.*tiny@b"):
+        with pytest.raises(ModelError, match=r"tiny@a.*tiny@b"):
             await engine.generate(PROMPTS[0], GREEDY, seed=0, model_id="tiny@a")
         await engine.load_weights(folders[0], model_id="tiny@a")
         again = [await engine.generate(prompt, GREEDY, seed=0) for prompt in PROMPTS]
@@ -221,7 +221,7 @@ def test_closed_engine_fails_its_callers(folders: tuple[str, str]) -> None:
 
 def test_bad_configurations_are_refused_before_start(folders: tuple[str, str], tmp_path: Path) -> None:
     """A folder without a model, and adapters on an engine that can't hold them, are `ConfigError`s that name the value."""
-    with pytest.raises(ConfigError, match="config.json"):
+    with pytest.raises(ConfigError, match=r"config.json"):
         open_engine(config_of(str(tmp_path), EngineKind.VLLM))
     with pytest.raises(ConfigError, match="merged"):
         open_engine(config_of(folders[0], EngineKind.TRANSFORMERS, serving_form=ServingForm.LORA))

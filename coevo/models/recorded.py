@@ -1,0 +1,162 @@
+"""Record what a model says, and play it back: runs without a model whose results are byte for byte those of the recorded one.
+
+The key of a completion is the hash of what decides it: messages, tools, sampling, seed and model id. Sessions, replay positions and
+token ids (a function of the rest) stay out, so a recording serves any run that asks the same questions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from coevo.chat import Completion, FinishReason, ModelRequest, Usage
+from coevo.errors import InfraError, StoreError
+from coevo.identity import canonical_json, content_hash
+from coevo.ports import BlobStore, ChatModel, ModelSource, PutResult, StoreSource
+
+__all__ = ["RecordedModel", "RecordedSource", "RecordingModel", "RecordingSource", "request_key"]
+
+
+def request_key(request: ModelRequest, *, model_id: str) -> str:
+    """64 hex digits; `model_id` is the answering model's, whether or not the request names it."""
+    return content_hash(
+        {
+            "messages": request.messages,
+            "tools": [(tool.name, tool.description, dict(tool.parameters)) for tool in request.tools],
+            "sampling": request.sampling,
+            "seed": request.seed,
+            "model_id": model_id,
+        }
+    )
+
+
+class RecordingModel:
+    """Passes requests on and stores every completion once; a request asked before is answered from the recording.
+
+    Args:
+        inner: The model that answers.
+        store: Where completions go.
+        prefix: Key prefix of the recording.
+    """
+
+    def __init__(self, inner: ChatModel, store: BlobStore, *, prefix: str = "recording") -> None:
+        self._inner = inner
+        self._store = store
+        self._prefix = prefix
+
+    @property
+    def model_id(self) -> str:
+        """The inner model's id."""
+        return self._inner.model_id
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """The recorded completion, or the inner model's, now recorded. Raises what the inner model raises; errors are not recorded."""
+        key = _key(self._prefix, request, self.model_id)
+        found = _load(self._store, key)
+        if found is not None:
+            return found
+        completion = await self._inner.complete(request)
+        if self._store.put_if_absent(key, _dump(completion)) is PutResult.CONFLICT:
+            # Two callers asked at once and the model answered twice: the stored answer is the one that counts.
+            return _load(self._store, key) or completion
+        return completion
+
+    async def aclose(self) -> None:
+        """Close the inner model."""
+        await self._inner.aclose()
+
+
+class RecordedModel:
+    """Plays a recording.
+
+    Args:
+        store: Where the recording lies.
+        model_id: Id of the recorded model.
+        prefix: Key prefix of the recording.
+    """
+
+    def __init__(self, store: BlobStore, *, model_id: str, prefix: str = "recording") -> None:
+        self._store = store
+        self._model_id = model_id
+        self._prefix = prefix
+
+    @property
+    def model_id(self) -> str:
+        """Id of the recorded model."""
+        return self._model_id
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """The recorded completion.
+
+        Raises:
+            InfraError: The request was never recorded. Not a task failure: nothing was asked of any model.
+        """
+        key = _key(self._prefix, request, self._model_id)
+        found = _load(self._store, key)
+        if found is None:
+            last = request.messages[-1].content[:120] if request.messages else ""
+            seen = f"{key}, seed {request.seed}, last message {last!r}"
+            raise InfraError("the recording has no answer to this request", seen=seen, fix="record again with the same configuration")
+        return found
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingSource:
+    """Recipe of a `RecordingModel`; crosses Ray."""
+
+    inner: ModelSource
+    store: StoreSource
+    prefix: str = "recording"
+
+    @property
+    def model_id(self) -> str:
+        """The inner model's id."""
+        return self.inner.model_id
+
+    def open(self) -> RecordingModel:
+        """Connect model and store."""
+        return RecordingModel(self.inner.open(), self.store.open(), prefix=self.prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSource:
+    """Recipe of a `RecordedModel`; crosses Ray."""
+
+    store: StoreSource
+    model_id: str
+    prefix: str = "recording"
+
+    def open(self) -> RecordedModel:
+        """Connect the store."""
+        return RecordedModel(self.store.open(), model_id=self.model_id, prefix=self.prefix)
+
+
+def _key(prefix: str, request: ModelRequest, model_id: str) -> str:
+    digest = request_key(request, model_id=request.model_id or model_id)
+    return f"{prefix}/{digest[:2]}/{digest}.json"
+
+
+def _load(store: BlobStore, key: str) -> Completion | None:
+    try:
+        data = store.get(key)
+    except StoreError:
+        if store.head(key) is not None:
+            raise
+        return None
+    fields: dict[str, Any] = orjson.loads(data)
+    return Completion(
+        text=fields["text"],
+        finish_reason=FinishReason(fields["finish_reason"]),
+        token_ids=tuple(fields["token_ids"]),
+        logprobs=tuple(fields["logprobs"]),
+        usage=Usage(**fields["usage"]),
+    )
+
+
+def _dump(completion: Completion) -> bytes:
+    return canonical_json(completion)
