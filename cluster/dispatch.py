@@ -27,16 +27,15 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
+from cluster.watchdog import SUSPECT_LOSSES, WorkerEvent, owed
 from coevo.errors import CoevoError, ConfigError, InfraError, PrerequisiteError, StoreError, boundary
 from coevo.fanout import FanoutPolicy, ItemRunner, ProgressTally, StageCache, Tries
 from coevo.limits import Closing
-from coevo.ports import ItemOutcome, ItemState, Stage, StageWorker
+from coevo.ports import ItemOutcome, Stage, StageWorker
 
-__all__ = ["ActorOptions", "Dispatch", "Hello", "StageActor", "WorkerEvent", "WorkerSlot", "owed"]
+__all__ = ["ActorOptions", "Dispatch", "Hello", "StageActor", "WorkerSlot", "travelling"]
 
 log = logging.getLogger(__name__)
-
-SUSPECT_LOSSES = 2  # one loss is bad luck (a reclaimed spot node), two are a pattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,20 +78,6 @@ class Hello(NamedTuple):
     pid: int
     host: str
     error: CoevoError | None = None
-
-
-class WorkerEvent(NamedTuple):
-    """News of one item: its outcome, or (outcome None) a failed attempt that will be repeated."""
-
-    item: str
-    tries: Tries
-    error: str = ""
-    outcome: ItemOutcome | None = None
-
-
-def owed(item: str, tries: Tries, error: str) -> ItemOutcome:
-    """The outcome of an item that stays without a record."""
-    return ItemOutcome(item, ItemState.OWED, attempts=tries.made, error=error)
 
 
 class _Session:
@@ -267,7 +252,7 @@ class Dispatch:
         suspects: frozenset[str] = frozenset(),
     ) -> None:
         self._slots = list(slots)
-        self._key, self._stage = _travelling(stage)
+        self._key, self._stage = travelling(stage)
         self._policy = policy
         self._closing = closing
         self._tally = tally
@@ -416,7 +401,7 @@ class Dispatch:
         self._end([owed(item, tries, reason) for item, tries in self._tries.items() if item not in self.outcomes])
 
 
-def _travelling(stage: Stage) -> tuple[str, Any]:
+def travelling(stage: Stage) -> tuple[str, Any]:
     """Identity of a stage and a reference to it in the object store.
 
     Raises:

@@ -1,4 +1,8 @@
-"""The Executor port on Ray: long-lived worker processes for the many small batches of a search."""
+"""The Executor port on Ray: long-lived worker processes for the many small batches of a search, Ray Data for bulk.
+
+Both keep the contract of `coevo.fanout.LocalExecutor` (`tests/contract/test_executors.py`); what they add is that a process may die,
+stop answering, or never start, and that costs no item more than an attempt.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from cluster.dispatch import ActorOptions, Dispatch, WorkerSlot
-from coevo.errors import PrerequisiteError
-from coevo.fanout import FanoutPolicy, ProgressTally, check_items
+from cluster.bulk import BulkOptions, BulkPipeline
+from cluster.dispatch import ActorOptions, Dispatch, WorkerSlot, travelling
+from cluster.watchdog import LedgerNews, MapLedger, Watchdog, owed
+from coevo.errors import ConfigError, PrerequisiteError, StoreError
+from coevo.fanout import FanoutPolicy, ProgressTally, Tries, check_items
 from coevo.limits import Closing
-from coevo.ports import MapReport, Progress, Stage
+from coevo.ports import ItemOutcome, MapReport, Progress, Stage
 
-__all__ = ["ActorExecutor", "ActorOptions"]
+__all__ = ["ActorExecutor", "ActorOptions", "BulkOptions", "RayDataExecutor"]
 
 log = logging.getLogger(__name__)
+
+LEDGER_ANSWER_S = 60.0  # it only counts: no answer means that its process or node is gone
+CLEAN_END_S = 5.0  # a pipeline whose items all ended gets so long to come down by itself
 
 ProgressCallback = Callable[[Progress], None]
 
@@ -60,14 +70,13 @@ class ActorExecutor:
             return MapReport(())
         require_ray()
         with self._turn:
-            slots = self.staff(len(listed))
+            slots = self._staff(len(listed))
             closing = Closing(self._policy, len(listed))
             tally = ProgressTally(stage.name, len(listed), on_progress)
             ended = Dispatch(slots, stage, listed, policy=self._policy, closing=closing, tally=tally).run()
         return MapReport(tuple(ended[item] for item in listed), time.monotonic() - started)
 
-    def staff(self, items: int) -> list[WorkerSlot]:
-        """The slots for a map of so many items."""
+    def _staff(self, items: int) -> list[WorkerSlot]:
         while len(self._slots) < min(self._options.actors, items):
             self._slots.append(WorkerSlot(self._options))
         return self._slots[:items]
@@ -84,3 +93,163 @@ class ActorExecutor:
             log.warning("a worker process did not close its stages: %s", str(error)[:300])
         for slot in slots:
             slot.kill()
+
+
+class _BulkMap:
+    """The driver's side of one bulk map: follows the ledger, kills the pipeline when it is over or nothing moves."""
+
+    def __init__(self, items: Sequence[str], policy: FanoutPolicy, options: BulkOptions, closing: Closing, tally: ProgressTally) -> None:
+        self._items = items
+        self._policy = policy
+        self._options = options
+        self._closing = closing
+        self._tally = tally
+        remote: Any = ray.remote
+        self._ledger = remote(MapLedger).options(num_cpus=0).remote(policy)
+        self.outcomes: dict[str, ItemOutcome] = {}
+
+    def follow(self, pipeline: Any, stage: Stage) -> tuple[str, bool]:
+        """Run the pipeline to its end, or until it is to be ended.
+
+        Returns:
+            Why it left items unfinished, if it did; and whether it ended by itself.
+
+        Raises:
+            ConfigError, PrerequisiteError, StoreError: From opening the stage.
+        """
+        running = pipeline.run.remote(stage, self._items, self._policy, self._options, self._ledger)
+        watchdog = Watchdog(self._options.stall_s, start_s=self._options.start_timeout_s)
+        ready: list[Any] = []
+        why = None
+        try:
+            while why is None:
+                ready = ray.wait([running], timeout=self._pause_s())[0]
+                why = self._look(watchdog) or (_end_of(running) if ready else None)
+        except (RayError, GetTimeoutError) as error:
+            why = f"the ledger of the map was lost: {str(error)[-500:]}"
+        if len(self.outcomes) == len(self._items) and not ready:
+            ready = ray.wait([running], timeout=CLEAN_END_S)[0]
+        return why, bool(ready)
+
+    def _pause_s(self) -> float:
+        left_s = self._closing.left_s()
+        return min(0.1, self._options.beat_s) if left_s is None else min(0.1, self._options.beat_s, left_s)
+
+    def _look(self, watchdog: Watchdog) -> str | None:
+        """Take the news; a reason to stop, if there is one."""
+        news: LedgerNews = ray.get(self._ledger.drain.remote(), timeout=LEDGER_ANSWER_S)
+        self._take(news)
+        if news.alive:
+            watchdog.sign()
+        if len(self.outcomes) == len(self._items):
+            return "all items ended"
+        if self._closing.left_s() == 0.0:
+            return self._closing.reason
+        if news.error is not None:
+            return str(news.error)
+        return f"nothing moved in the pipeline for {self._options.stall_s} s" if watchdog.stalled else None
+
+    def _take(self, news: LedgerNews) -> None:
+        if isinstance(news.error, ConfigError | PrerequisiteError | StoreError):
+            raise news.error
+        for outcome in news.outcomes:
+            self.outcomes[outcome.item] = outcome
+            self._closing.ended()
+        self._tally.add(news.outcomes)
+
+    def unfinished(self) -> tuple[dict[str, Tries], frozenset[str]]:
+        """What the pipeline left: tries spent per item, and which of them are to be run alone. Ends the ledger."""
+        spent: dict[str, Tries] = {}
+        suspects: frozenset[str] = frozenset()
+        try:
+            self._take(ray.get(self._ledger.drain.remote(), timeout=LEDGER_ANSWER_S))
+            spent, suspects = ray.get(self._ledger.unfinished.remote(), timeout=LEDGER_ANSWER_S)
+        except (RayError, GetTimeoutError) as error:
+            log.warning("the ledger of the map was lost with the attempt counts: %s", str(error)[-300:])
+        ray.kill(self._ledger, no_restart=True)
+        return {item: spent.get(item, Tries()) for item in self._items if item not in self.outcomes}, suspects
+
+
+def _end_of(running: Any) -> str:
+    try:
+        rows = ray.get(running)
+    except RayError as error:
+        return f"the pipeline failed: {str(error)[-1500:]}"
+    return f"the pipeline ended after {rows} rows"
+
+
+class RayDataExecutor:
+    """`coevo.ports.Executor` for bulk on Ray Data (`cluster.bulk`), with a watchdog outside of it.
+
+    A pipeline that fails, stalls or can't hold a worker is killed; what it left is finished by long-lived workers
+    (`BulkOptions.finish`) with the tries already spent, or owed.
+    """
+
+    def __init__(self, policy: FanoutPolicy | None = None, options: BulkOptions | None = None) -> None:
+        self._policy = policy or FanoutPolicy()
+        self._options = options or BulkOptions()
+        self._pipeline: Any = None
+        self._turn = threading.Lock()
+
+    def map(self, stage: Stage, items: Sequence[str], *, on_progress: ProgressCallback | None = None) -> MapReport:
+        """See `coevo.ports.Executor`; raises what `ActorExecutor.map` raises."""
+        listed = check_items(items)
+        started = time.monotonic()
+        if not listed:
+            return MapReport(())
+        require_ray()
+        travelling(stage)
+        with self._turn:
+            closing = Closing(self._policy, len(listed))
+            tally = ProgressTally(stage.name, len(listed), on_progress)
+            bulk = _BulkMap(listed, self._policy, self._options, closing, tally)
+            why = self._follow(bulk, stage)
+            tries, suspects = bulk.unfinished()
+            ended = bulk.outcomes | self._rest(stage, tries, suspects, why, closing, tally)
+        return MapReport(tuple(ended[item] for item in listed), time.monotonic() - started)
+
+    def _follow(self, bulk: _BulkMap, stage: Stage) -> str:
+        """Run the map in the pipeline process, which serves the next map too if this one ended well: imports cost seconds."""
+        if self._pipeline is None:
+            remote: Any = ray.remote
+            self._pipeline = remote(BulkPipeline).options(num_cpus=0).remote()
+        clean = False
+        try:
+            why, clean = bulk.follow(self._pipeline, stage)
+        finally:
+            if not clean:
+                self.close()
+        return why
+
+    def _rest(
+        self, stage: Stage, tries: dict[str, Tries], suspects: frozenset[str], why: str, closing: Closing, tally: ProgressTally
+    ) -> dict[str, ItemOutcome]:
+        """Outcomes of what the pipeline left."""
+        if not tries:
+            return {}
+        log.warning("%s; %d items are left", why, len(tries))
+        if closing.left_s() == 0.0 or not self._options.finish:
+            left = [owed(item, spent, why) for item, spent in tries.items()]
+            tally.add(left)
+            return {outcome.item: outcome for outcome in left}
+        options = ActorOptions(
+            actors=self._options.actors,
+            num_cpus=self._options.num_cpus,
+            num_gpus=self._options.num_gpus,
+            beat_s=self._options.beat_s,
+            silence_s=max(self._options.stall_s, 2 * self._options.beat_s),
+        )
+        slots = [WorkerSlot(options) for _ in range(min(options.actors, len(tries)))]
+        try:
+            return Dispatch(
+                slots, stage, list(tries), policy=self._policy, closing=closing, tally=tally, tries=tries, suspects=suspects
+            ).run()
+        finally:
+            for slot in slots:
+                slot.kill()
+
+    def close(self) -> None:
+        """End the pipeline process; the executor can be used again."""
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None and ray.is_initialized():
+            ray.kill(pipeline, no_restart=True)

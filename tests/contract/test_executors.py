@@ -41,7 +41,7 @@ def attempts_of(source: LocalSource) -> Counter[str]:
     return Counter(info.key.split("/")[2] for info in source.open().list("echo/attempts/"))
 
 
-def wait_for(condition: Callable[[], bool], *, limit_s: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], *, limit_s: float = 150.0) -> None:
     ends = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < ends, "the awaited condition never came"
@@ -57,39 +57,39 @@ class ExecutorContract:
     def source(self, tmp_path: Path) -> LocalSource:
         return LocalSource(str(tmp_path / "store"))
 
-    def test_one_bug_of_500(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
-        """R1: 499 committed and 1 owed with the original traceback."""
-        bad = "e00137"
-        stage = EchoStage(source, faults=(Fault(FaultKind.BUG, frozenset({bad})),), record_attempts=True)
-        report = executor_of(QUICK).map(stage, ids(500))
-        assert states(report) == {ItemState.COMMITTED: 499, ItemState.OWED: 1}
+    def test_bad_items_among_500(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
+        """R1, R2, R3, R9, I1, I3: a bug, a foreign cancellation and a sys.exit cost one item each; infrastructure is retried, a recorded
+        failure is final; the same items again are skipped."""
+        bug, cancelled, left, flaky, failed = "e00137", "e00138", "e00139", "e00003", "e00004"
+        faults = (
+            Fault(FaultKind.BUG, frozenset({bug})),
+            Fault(FaultKind.CANCEL, frozenset({cancelled})),
+            Fault(FaultKind.EXIT, frozenset({left})),
+            Fault(FaultKind.INFRA, frozenset({flaky}), attempts=1),
+            Fault(FaultKind.TASK_FAILURE, frozenset({failed})),
+        )
+        executor = executor_of(QUICK)
+        report = executor.map(EchoStage(source, faults=faults, record_attempts=True), ids(500))
         assert [outcome.item for outcome in report.outcomes] == ids(500)
-        (owed,) = report.owed
-        assert owed.item == bad
-        assert f"injected bug at {bad}" in owed.error
-        assert "Traceback" in owed.error
-        assert "CancelledError" not in owed.error
-        assert owed.attempts == 2
-        assert attempts_of(source) == {item: 2 if item == bad else 1 for item in ids(500)}
+        assert states(report) == {ItemState.COMMITTED: 497, ItemState.OWED: 3}
+        by_item = {outcome.item: outcome for outcome in report.outcomes}
+        assert f"injected bug at {bug}" in by_item[bug].error
+        assert "Traceback" in by_item[bug].error
+        assert "CancelledError" not in by_item[bug].error
+        assert "CancelledError inside the attempt" in by_item[cancelled].error
+        assert "sys.exit(3)" in by_item[left].error
+        assert by_item[flaky].note == {"tokens": 6, "success": True}
+        assert by_item[failed].note == {"tokens": 6, "success": False}
+        twice = {bug, cancelled, left, flaky}
+        assert attempts_of(source) == {item: 2 if item in twice else 1 for item in ids(500)}
+        assert {item: outcome.attempts for item, outcome in by_item.items()} == attempts_of(source)
 
-    def test_nothing_an_item_does_leaves_map(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
-        """R1, I1: foreign cancellation and sys.exit are outcomes too, and the neighbours live."""
-        stage = EchoStage(source, faults=(Fault(FaultKind.CANCEL, frozenset({"e00001"})), Fault(FaultKind.EXIT, frozenset({"e00002"}))))
-        report = executor_of(QUICK).map(stage, ids(20))
-        assert states(report) == {ItemState.COMMITTED: 18, ItemState.OWED: 2}
-        assert "CancelledError inside the attempt" in report.outcomes[1].error
-        assert "sys.exit(3)" in report.outcomes[2].error
-
-    def test_only_infrastructure_is_retried(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
-        """R3, I3: an InfraError gets a fresh attempt; a recorded task failure is final."""
-        faults = (Fault(FaultKind.INFRA, frozenset({"e00003"}), attempts=1), Fault(FaultKind.TASK_FAILURE, frozenset({"e00004"})))
-        report = executor_of(QUICK).map(EchoStage(source, faults=faults, record_attempts=True), ids(10))
-        assert states(report) == {ItemState.COMMITTED: 10}
-        assert report.outcomes[3].attempts == 2
-        assert report.outcomes[3].note == {"tokens": 6, "success": True}
-        assert report.outcomes[4].attempts == 1
-        assert report.outcomes[4].note == {"tokens": 6, "success": False}
-        assert attempts_of(source) == {item: 2 if item == "e00003" else 1 for item in ids(10)}
+        executor.close()
+        seen: list[Progress] = []
+        again = executor.map(EchoStage(source, faults=faults[:1]), ids(510)[90:], on_progress=seen.append)
+        assert states(again) == {ItemState.SKIPPED: 407, ItemState.COMMITTED: 12, ItemState.OWED: 1}
+        assert [progress.done for progress in seen] == sorted({progress.done for progress in seen})
+        assert seen[-1] == Progress("echo", done=420, total=420, owed=1, tokens=419 * 6)
 
     def test_outage_then_recovery(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
         """R4: with 2 tries each, an outage of many attempts owes nothing."""
@@ -105,21 +105,21 @@ class ExecutorContract:
         wait_for(lambda: attempts_of(source).total() >= enough)
         touched = len(attempts_of(source))
         store.delete("outage")
-        thread.join(timeout=60.0)
+        thread.join(timeout=150.0)
         assert not thread.is_alive()
         assert touched <= 2 * self.workers * policy.concurrency, "dispatch went on during the outage"
         assert states(reports[0]) == {ItemState.COMMITTED: 80}
         assert {outcome.item: outcome.attempts for outcome in reports[0].outcomes} == attempts_of(source)
 
-    @pytest.mark.parametrize("kind", [FaultKind.HANG, FaultKind.STUBBORN])
-    def test_a_hang_ends_at_its_deadline(self, executor_of: ExecutorFactory, source: LocalSource, kind: FaultKind) -> None:
+    def test_a_hang_ends_at_its_deadline(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
         """R5: also when every single await ends, and when cancellation is ignored."""
-        policy = FanoutPolicy(concurrency=4, tries=5, base_s=0.01, breaker_errors=0, item_deadline_s=0.5, abandon_s=0.1)
-        stage = EchoStage(source, faults=(Fault(kind, frozenset({"e00000"})),))
-        report = executor_of(policy).map(stage, ids(30))
-        assert states(report) == {ItemState.COMMITTED: 29, ItemState.OWED: 1}
-        assert "deadline of 0.5 s over, waiting at" in report.outcomes[0].error
-        assert report.outcomes[0].attempts == 1
+        policy = FanoutPolicy(concurrency=4, tries=5, base_s=0.01, breaker_errors=0, item_deadline_s=1.0, abandon_s=0.1)
+        faults = (Fault(FaultKind.HANG, frozenset({"e00000"})), Fault(FaultKind.STUBBORN, frozenset({"e00001"})))
+        report = executor_of(policy).map(EchoStage(source, faults=faults), ids(30))
+        assert states(report) == {ItemState.COMMITTED: 28, ItemState.OWED: 2}
+        for outcome in report.owed:
+            assert "deadline of 1.0 s over, waiting at" in outcome.error
+            assert outcome.attempts == 1
 
     def test_one_straggler_of_100_does_not_hold_the_stage(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
         """R5: quorum close; the straggler is carried over as owed."""
@@ -138,18 +138,7 @@ class ExecutorContract:
         assert all("stage deadline" in outcome.error for outcome in report.outcomes)
         assert report.outcomes[-1].attempts == 0
 
-    def test_second_map_skips(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
-        """R2, R9: committed + skipped + owed = expected, and progress ends at the total."""
-        executor = executor_of(QUICK)
-        executor.map(EchoStage(source), ids(12))
-        seen: list[Progress] = []
-        stage = EchoStage(source, faults=(Fault(FaultKind.INFRA, frozenset({"e00015"})),))
-        report = executor.map(stage, ids(20), on_progress=seen.append)
-        assert states(report) == {ItemState.SKIPPED: 12, ItemState.COMMITTED: 7, ItemState.OWED: 1}
-        assert [progress.done for progress in seen] == sorted({progress.done for progress in seen})
-        assert seen[-1] == Progress("echo", done=20, total=20, owed=1, tokens=19 * 6)
-
-    def test_a_stage_that_does_not_open(self, executor_of: ExecutorFactory, source: LocalSource, tmp_path: Path) -> None:
+    def test_a_stage_that_does_not_open(self, executor_of: ExecutorFactory, tmp_path: Path) -> None:
         """R1: the user's errors are raised; any other failure to open owes every item with its traceback."""
         executor = executor_of(QUICK)
         (tmp_path / "file").write_text("not a folder")
@@ -159,20 +148,13 @@ class ExecutorContract:
         assert states(report) == {ItemState.OWED: 3}
         assert "AttributeError" in report.outcomes[2].error
         assert report.outcomes[2].attempts == 0
-        assert states(executor.map(EchoStage(source), ids(3))) == {ItemState.COMMITTED: 3}
 
     def test_odd_lists(self, executor_of: ExecutorFactory) -> None:
         executor = executor_of(QUICK)
+        executor.close()
         assert executor.map(EchoStage(), []).outcomes == ()
         with pytest.raises(ConfigError, match="occurs twice"):
             executor.map(EchoStage(), ["a", "b", "a"])
-
-    def test_close_is_repeatable(self, executor_of: ExecutorFactory) -> None:
-        executor = executor_of(QUICK)
-        executor.close()
-        assert states(executor.map(EchoStage(), ids(3))) == {ItemState.COMMITTED: 3}
-        executor.close()
-        executor.close()
 
 
 class TestLocalExecutor(ExecutorContract):

@@ -21,9 +21,10 @@ from tests.contract.test_executors import QUICK, ExecutorContract, ExecutorFacto
 
 ray = pytest.importorskip("ray")
 
-from cluster.executor import ActorExecutor, ActorOptions  # noqa: E402
+from cluster.executor import ActorExecutor, ActorOptions, BulkOptions, RayDataExecutor  # noqa: E402
 
 OPTIONS = ActorOptions(actors=2, num_cpus=0.5, beat_s=0.2, silence_s=5.0)
+BULK = BulkOptions(actors=2, num_cpus=0.5, beat_s=0.2, stall_s=5.0, block_rows=2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,7 +62,7 @@ class RayContract(ExecutorContract):
         thread, reports = in_background(lambda: executor.map(stage, ids(60)))
         wait_for(lambda: len(worker_pids(source)) >= 1 and attempts_of(source).total() >= 12)
         os.kill(worker_pids(source).most_common(1)[0][0], signal.SIGKILL)
-        thread.join(timeout=90.0)
+        thread.join(timeout=150.0)
         assert not thread.is_alive()
         assert states(reports[0])[ItemState.OWED] == 0
         assert [outcome.item for outcome in reports[0].outcomes] == ids(60)
@@ -70,22 +71,15 @@ class RayContract(ExecutorContract):
         assert all(attempts_of(source)[outcome.item] in {outcome.attempts - 1, outcome.attempts} for outcome in reports[0].outcomes)
         assert sum(info.key.endswith(".json") for info in source.open().list("echo/episodes/")) == 60
 
-    def test_an_item_that_kills_its_worker(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
-        """R1: it is owed after its tries; its neighbours are not."""
+    def test_items_that_harm_their_worker(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
+        """R1, R8: an item that kills its process is owed after its tries, one that stopped it is found by its silence, and their
+        neighbours are committed."""
         policy = FanoutPolicy(concurrency=4, tries=3, base_s=0.01)
-        stage = EchoStage(source, faults=(Fault(FaultKind.KILL_WORKER, frozenset({"e00007"})),), record_attempts=True)
-        report = executor_of(policy).map(stage, ids(30))
+        faults = (Fault(FaultKind.KILL_WORKER, frozenset({"e00007"})), Fault(FaultKind.BLOCK, frozenset({"e00022"}), attempts=1))
+        report = executor_of(policy).map(EchoStage(source, faults=faults, record_attempts=True), ids(30))
         assert [outcome.item for outcome in report.owed] == ["e00007"]
-        assert report.owed[0].attempts == 3
-        assert attempts_of(source)["e00007"] == 3
-
-    def test_a_stopped_worker(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
-        """R8: a process that gives no sign of life is replaced within the watchdog's period."""
-        policy = FanoutPolicy(concurrency=4, tries=3, base_s=0.01)
-        stage = EchoStage(source, faults=(Fault(FaultKind.BLOCK, frozenset({"e00003"}), attempts=1),), record_attempts=True)
-        report = executor_of(policy).map(stage, ids(20))
-        assert not report.owed
-        assert report.outcomes[3].attempts == 2
+        assert report.owed[0].attempts == attempts_of(source)["e00007"] == 3
+        assert report.outcomes[22].attempts == attempts_of(source)["e00022"] == 2
 
     def test_a_stage_that_does_not_travel(self, executor_of: ExecutorFactory) -> None:
         with pytest.raises(ConfigError, match="can't travel"):
@@ -119,6 +113,12 @@ class TestActorExecutor(RayContract):
             ActorOptions(actors=0)
         with pytest.raises(ConfigError, match="silence_s"):
             ActorOptions(silence_s=1.0, beat_s=1.0)
+
+
+class TestRayDataExecutor(RayContract):
+    @pytest.fixture
+    def executor_of(self) -> ExecutorFactory:
+        return lambda policy: RayDataExecutor(policy, BULK)
 
 
 def test_no_session_is_a_clear_error() -> None:

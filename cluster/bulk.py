@@ -1,0 +1,169 @@
+"""Bulk fan-out through Ray Data: ids in blocks -> pool of worker processes -> small index rows.
+
+Ray Data schedules, applies backpressure and scales the pool; it decides nothing about results. Each item commits itself to the store and
+is reported to a `MapLedger`, errors are rows and not exceptions, and the pipeline runs in a process of its own that the driver can
+kill. So block size is a throughput knob only: 25 ms of scheduling per block were measured on two cores.
+
+Every row of a block starts at once, so that a claimed item has begun its attempt; `FanoutPolicy.concurrency` bounds a block's rows and
+the blocks in flight of a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from cluster.watchdog import WorkerEvent
+from coevo.errors import CoevoError, ConfigError
+from coevo.fanout import FanoutPolicy, ItemRunner, LoopThread, Tries, open_stage
+from coevo.ports import ItemOutcome, Stage
+
+__all__ = ["BulkOptions", "BulkPipeline", "BulkWorker"]
+
+log = logging.getLogger(__name__)
+
+GATHER_S = 0.05  # news of items are reported together at most this long after they came
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkOptions:
+    """Size and patience of a bulk map. Frozen and picklable.
+
+    Attributes:
+        actors: Worker processes at the start and at least.
+        max_actors: Worker processes at most (Ray Data scales the pool by its queue); None for a fixed pool.
+        num_cpus: Logical CPUs of each.
+        num_gpus: GPUs of each.
+        block_rows: Ids per block; more than `FanoutPolicy.concurrency` are cut to it.
+        beat_s: Seconds between the heartbeats of a worker.
+        stall_s: Seconds without a heartbeat or an outcome after which the pipeline is killed (R8). Above the longest time that a stage
+            blocks its event loop, and the time of a replacement process to start.
+        start_timeout_s: Seconds until the first heartbeat: the pool starts and opens the stage.
+        finish: Bring what a failed or stalled pipeline leaves to its end through long-lived workers; otherwise it is owed.
+    """
+
+    actors: int = 2
+    max_actors: int | None = None
+    num_cpus: float = 0.5
+    num_gpus: float = 0.0
+    block_rows: int = 8
+    beat_s: float = 1.0
+    stall_s: float = 180.0
+    start_timeout_s: float = 300.0
+    finish: bool = True
+
+    def __post_init__(self) -> None:
+        if self.actors < 1 or self.block_rows < 1:
+            raise ConfigError(
+                "bulk map: actors and block_rows start at 1", seen=(self.actors, self.block_rows), fix="raise the one that is 0"
+            )
+        if self.max_actors is not None and self.max_actors < self.actors:
+            raise ConfigError("bulk map: max_actors is below actors", seen=(self.max_actors, self.actors), fix="raise max_actors")
+
+
+class BulkWorker:
+    """One process of Ray Data's actor pool. Blocks come in on threads; all items run in one event loop and share its breaker."""
+
+    def __init__(self, stage: Stage, policy: FanoutPolicy, ledger: Any, beat_s: float) -> None:
+        self._ledger = ledger
+        self._beat_s = beat_s
+        self._events: list[WorkerEvent] = []
+        self._in_flight = 0
+        self._loop = LoopThread("coevo-bulk")
+        self._runner: ItemRunner | None = self._loop.submit(self._open(stage, policy)).result()
+
+    async def _open(self, stage: Stage, policy: FanoutPolicy) -> ItemRunner | None:
+        try:
+            worker = await open_stage(stage, policy)
+        except CoevoError as error:
+            await self._ledger.refuse.remote(error)
+            return None
+        self._news = asyncio.Event()
+        self._heart = asyncio.create_task(self._beat())
+        return ItemRunner(worker, policy, on_retry=lambda item, tries, error: self._add(WorkerEvent(item, tries, error)))
+
+    def __call__(self, block: pa.Table) -> pa.Table:
+        """Ids in, index rows out."""
+        items = block.column("item").to_pylist()
+        return index_rows(self._loop.submit(self._block(self._runner, items)).result() if self._runner is not None else [])
+
+    async def _block(self, runner: ItemRunner, items: Sequence[str]) -> list[ItemOutcome]:
+        claims = await self._ledger.claim.remote(items)
+        runs = [self._bring(runner, item, tries) for item, tries in zip(items, claims, strict=True) if tries is not None]
+        outcomes = await asyncio.gather(*runs)
+        await self._flush()
+        return outcomes
+
+    async def _bring(self, runner: ItemRunner, item: str, tries: Tries) -> ItemOutcome:
+        self._in_flight += 1
+        try:
+            outcome = await runner.run(item, tries)
+        finally:
+            self._in_flight -= 1
+        self._add(WorkerEvent(item, tries._replace(made=outcome.attempts), outcome.error, outcome))
+        return outcome
+
+    def _add(self, event: WorkerEvent) -> None:
+        self._events.append(event)
+        self._news.set()
+
+    async def _flush(self) -> None:
+        events, self._events = self._events, []
+        self._news.clear()
+        await self._ledger.report.remote(self._in_flight, events)
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._beat_s):
+                    await self._news.wait()
+                await asyncio.sleep(GATHER_S)
+            except TimeoutError:
+                log.debug("no news in %s s: heartbeat only", self._beat_s)
+            if self._events or self._in_flight:
+                await self._flush()
+
+
+def index_rows(outcomes: Sequence[ItemOutcome]) -> pa.Table:
+    """One small row per ended item: item, state, attempts."""
+    rows = [{"item": outcome.item, "state": outcome.state.value, "attempts": outcome.attempts} for outcome in outcomes]
+    return pa.Table.from_pylist(rows, schema=pa.schema([("item", pa.string()), ("state", pa.string()), ("attempts", pa.int32())]))
+
+
+class BulkPipeline:
+    """The Ray Data driver of bulk maps, as an actor: killing it ends the pool, whatever state Ray Data is in."""
+
+    def run(self, stage: Stage, items: Sequence[str], policy: FanoutPolicy, options: BulkOptions, ledger: Any) -> int:
+        """Run to the end; returns the number of index rows."""
+        import ray.data
+
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        rows = min(options.block_rows, policy.concurrency)
+        calls = max(1, policy.concurrency // rows)
+        size = {"size": options.actors} if options.max_actors is None else {"min_size": options.actors, "max_size": options.max_actors}
+        pool = ray.data.ActorPoolStrategy(
+            **size, max_concurrent_calls_per_actor=calls, max_tasks_in_flight_per_actor=calls + 1, enable_true_multi_threading=True
+        )
+        dataset = ray.data.from_arrow(list(blocks(items, rows))).map_batches(
+            BulkWorker,
+            fn_constructor_args=(stage, policy, ledger, options.beat_s),
+            batch_size=None,
+            batch_format="pyarrow",
+            compute=pool,
+            num_cpus=options.num_cpus,
+            num_gpus=options.num_gpus,
+        )
+        return sum(len(batch) for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"))
+
+
+def blocks(items: Sequence[str], rows: int) -> Iterator[pa.Table]:
+    """The ids as tables of `rows` rows: one table is one block, with no read tasks and no repartition before the pool."""
+    for start in range(0, len(items), rows):
+        yield pa.table({"item": list(items[start : start + rows])})
