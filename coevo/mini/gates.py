@@ -1,7 +1,9 @@
 """What a pretrained embedded model must show before it may ship, fixed before it was trained.
 
-Measured on held-out instances of the pretraining stream only, at temperature 0.7. The bands leave room above and below: a base harness that
-already solves the task leaves evolution nothing to find, a hand-made harness that solves everything leaves correction nothing to mend.
+Measured on held-out instances of the pretraining stream only, three templates, temperature 0.7. The bands leave room above and below: a base
+harness that already solves the task leaves evolution nothing to find, a hand-made harness that solves everything leaves correction nothing to mend.
+The bands were corrected once, before any final weights existed: the first ones (0.40 to 0.85, gap 0.15) had been worked out for the first template alone,
+while over three templates the demonstrator's own habits allow about 0.37 under a perfect harness (EXPERIMENTS.md tells when and what was known then).
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ class Gate:
 
 
 GATES = (
-    Gate("base", 0.12, 0.50),
-    Gate("hand_made", 0.40, 0.85),
-    Gate("hand_made - base", 0.15, 1.0),
+    Gate("base", 0.10, 0.50),
+    Gate("hand_made", 0.25, 0.85),
+    Gate("hand_made - base", 0.08, 1.0),
 )
 """Success under the base harness, under the hand-made harness (`coevo.mini.harnesses.hand_made`), and the gap."""
 
