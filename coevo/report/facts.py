@@ -1,0 +1,107 @@
+"""What a report is made of: stored records and nothing else, so the same store gives the same report (I12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from coevo.errors import StoreError
+from coevo.evolve.search import SearchRecord
+from coevo.identity import content_hash
+from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Record
+from coevo.store.artifacts import StageManifest
+
+__all__ = ["AttemptFacts", "DatasetFigures", "ReportFacts", "sources"]
+
+
+class AttemptFacts(BaseModel):
+    """Tries at episodes: ids tried, all tries, most at one id, ids tried again, ids played to an outcome more than once."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ids: int
+    tries: int
+    most: int
+    retried: int
+    replayed: int
+
+
+class DatasetFigures(BaseModel):
+    """Counts of one arm's checked rows (`coevo.dataset.guard.DatasetFacts`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: int
+    trained_tokens: int
+    longest: int
+    sources: dict[str, int]
+
+
+class ReportFacts(Record):
+    """Everything a report may use. What a run has not reached yet stays empty, and the report says so.
+
+    Attributes:
+        run, family, size: Which run on which tasks.
+        config: The resolved configuration.
+        code_version: Version that writes the report.
+        level: Coverage of the intervals.
+        base_files: Files of h0, for the diff.
+        search: The search, with the files of h*.
+        transfer: Weak model and expert under h0 and h* on selection instances.
+        transfer_comparisons: Pairs of `transfer`.
+        grid: All cells on the test stream, one per training seed.
+        comparisons: Pairs of `grid`.
+        localizations, corrections: One per failed and per localized episode.
+        datasets: Arm -> counts.
+        adapters: One per arm and seed.
+        curves: Model id -> training loss per optimizer step, where it was kept.
+        publishes: What each canary measured, as stored; a `model_id` names the adapter.
+        manifests: Of every closed stage that the report rests on.
+        attempts: Tries at episodes.
+    """
+
+    run: str
+    family: str
+    size: str
+    config: dict[str, Any] = Field(default_factory=dict)
+    code_version: str = ""
+    level: float = 0.95
+    base_files: dict[str, str] = Field(default_factory=dict)
+    search: SearchRecord | None = None
+    transfer: tuple[Measurement, ...] = ()
+    transfer_comparisons: tuple[Comparison, ...] = ()
+    grid: tuple[Measurement, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    localizations: tuple[Localization, ...] = ()
+    corrections: tuple[Correction, ...] = ()
+    datasets: dict[str, DatasetFigures] = Field(default_factory=dict)
+    adapters: tuple[Adapter, ...] = ()
+    curves: dict[str, tuple[float, ...]] = Field(default_factory=dict)
+    publishes: tuple[dict[str, Any], ...] = ()
+    manifests: tuple[StageManifest, ...] = ()
+    attempts: AttemptFacts | None = None
+
+
+def sources(facts: ReportFacts, stages: Iterable[str], *, own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Artifacts behind a section: key -> SHA-256 of its bytes, for the outputs and the manifests of these stages.
+
+    Args:
+        facts: The report's facts.
+        stages: Stage names.
+        own: Keys that records of the section name themselves.
+
+    Raises:
+        StoreError: There is none: numbers without an artifact may not be reported.
+    """
+    found = dict(own or {})
+    wanted = set(stages)
+    for manifest in facts.manifests:
+        if manifest.stage in wanted:
+            found |= {output.key: output.hash for output in manifest.outputs}
+            found[f"{facts.run}/{manifest.stage}/{manifest.input_hash}/manifest.json"] = content_hash(manifest.to_bytes())
+    if not found:
+        fix = "pass the manifests of these stages with the facts"
+        raise StoreError("numbers without an artifact may not be reported", seen=", ".join(sorted(wanted)), fix=fix)
+    return dict(sorted(found.items()))
