@@ -57,6 +57,8 @@ class RunContext:
     display: Display
     directory: RunDirectory | None = None
     stack: ExitStack = field(default_factory=ExitStack)
+    _manifests: dict[StageKey, StageManifest] = field(default_factory=dict)
+    _begun: set[StageKey] = field(default_factory=set)
 
     @classmethod
     @contextmanager
@@ -147,14 +149,20 @@ class RunContext:
         return StageKey(self.run, stage, input_hash(stage, inputs, config_hash=content_hash(settings)))
 
     def finished(self, stage: str, inputs: Mapping[str, str], settings: Any) -> StageManifest | None:
-        """The stage's manifest when it is done."""
-        manifest = read_manifest(self.store, self.key(stage, inputs, settings))
-        if manifest is not None:
-            self.display.note(f"{stage}: done before, {manifest.rows.written} rows")
-        return manifest
+        """The stage's manifest when it is done; told once."""
+        key = self.key(stage, inputs, settings)
+        if key not in self._manifests:
+            manifest = read_manifest(self.store, key)
+            if manifest is None:
+                return None
+            self._manifests[key] = manifest
+            if key not in self._begun:
+                self.display.note(f"{stage}: done before, {manifest.rows.written} rows")
+        return self._manifests[key]
 
     def writer(self, stage: str, inputs: Mapping[str, str], settings: Any, *, expected: int) -> StageWriter:
         """A writer for the stage."""
+        self._begun.add(self.key(stage, inputs, settings))
         return StageWriter.begin(
             self.store,
             run=self.run,

@@ -22,6 +22,7 @@ import numpy as np
 
 from coevo.chat import Sampling
 from coevo.episode import Agent, play
+from coevo.errors import InfraError
 from coevo.evaluate.stats import wilson
 from coevo.formats.mini import MiniFormat
 from coevo.harness.sandbox import shared_pool
@@ -79,6 +80,9 @@ async def _success(model: ChatModel, harness: DemoHarness, tokenizer: FolderToke
     family = load_family("payroll")
     instances = [family.instance(Stream.PRETRAIN, seed, Size.MINI, diversity=3) for seed in seeds]
     episodes = await asyncio.gather(*(play(one, family=family, agent=agent, sandboxes=shared_pool()) for one in instances))
+    ungraded = [episode for episode in episodes if episode.grade is None]
+    if ungraded:
+        raise InfraError("gate episodes met infrastructure trouble", seen=ungraded[0].error[-1500:], fix="mend it and measure again")
     return sum(episode.success for episode in episodes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -21,9 +22,11 @@ CANARY_ROWS = 32
 
 
 def canary_rows(context: RunContext, adapter: Adapter) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(prompt, completion) ids of the first rows the adapter was trained on."""
-    rows = read_records(context.store, (dataset_manifest(context).output(adapter.arm),), TrainingRow)
-    return [(row.prompt_token_ids, row.completion_token_ids) for row, _ in zip(rows, range(CANARY_ROWS), strict=False)]
+    """(prompt, completion) ids of the first rows the adapter was trained on, filled up from the other arms when its own are few."""
+    manifest = dataset_manifest(context)
+    arms = sorted(context.config.dataset.arms, key=lambda arm: arm != adapter.arm)
+    rows = read_records(context.store, [manifest.output(arm) for arm in arms], TrainingRow)
+    return [(row.prompt_token_ids, row.completion_token_ids) for row in islice(rows, CANARY_ROWS)]
 
 
 def published(context: RunContext, adapter: Adapter) -> ModelSource:

@@ -18,6 +18,7 @@ from cluster.dispatch import ActorOptions
 from cluster.engines.family import EngineConfig, EngineKind
 from cluster.executor import ActorExecutor, RayDataExecutor
 from cluster.pool_model import PoolSource
+from cluster.publish import PoolPublisher
 from cluster.servers import ModelPool, PoolConfig
 from cluster.session import SessionConfig, open_session
 from cluster.training import RayLoraTrainer
@@ -115,6 +116,13 @@ class Serving:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+    @property
+    def publisher(self) -> PoolPublisher:
+        """Publishes adapters merged into the base, each in a pool of its own."""
+        context = self._context
+        scratch = scratch_folder(context) / "publish"
+        return PoolPublisher(store=context.store_source, base_path=context.weak_path, scratch=str(scratch), serve=self.pool)
 
     @cached_property
     def small(self) -> Executor:

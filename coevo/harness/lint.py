@@ -14,7 +14,7 @@ from coevo.harness.sandbox import HostFunction, SandboxFault, SandboxPool, share
 from coevo.harness.source import ComponentKind, compile_component, entry_name, link
 from coevo.harness.tools import FINISH, composite_spec, resolve_tools
 
-__all__ = ["Problem", "lint"]
+__all__ = ["Problem", "lint", "require_clean"]
 
 _SAMPLES: dict[str, Any] = {"string": "A1", "integer": 1, "number": 1.0, "boolean": True}
 _DATA_FAULTS = ("AttributeError", "IndexError", "KeyError", "TypeError", "ValueError", "ZeroDivisionError")
@@ -53,6 +53,13 @@ def lint(bundle: HarnessBundle, family_tools: Sequence[ToolSpec], *, sandboxes: 
     for name, source in bundle.composites.items():
         problems += _dry_run_composite(name, source, table.host_names, pool)
     return problems
+
+
+def require_clean(bundle: HarnessBundle, family_tools: Sequence[ToolSpec]) -> None:
+    """Raise `ConfigError` naming every problem that `lint` finds."""
+    problems = lint(bundle, family_tools)
+    if problems:
+        raise ConfigError("the harness can't be used", seen="; ".join(str(problem) for problem in problems), fix="mend the files named above")
 
 
 def _events(tools: list[str]) -> dict[str, dict[str, Any]]:

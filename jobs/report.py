@@ -1,0 +1,109 @@
+"""`coevo report`: one HTML file and its JSON twin, from stored records alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from coevo import __version__
+from coevo.evaluate.grid import compare_cells
+from coevo.identity import content_hash
+from coevo.ports import PutResult
+from coevo.records import Attempt, Status
+from coevo.report.facts import AttemptFacts, DatasetFigures, ReportFacts
+from coevo.report.page import render
+from coevo.store.artifacts import StageManifest
+from jobs.context import RunContext, StageResult
+from jobs.dataset import dataset_facts
+from jobs.evaluate import comparisons, grid
+from jobs.evolve import search_record
+from jobs.localize import localizations
+from jobs.publish import canary_facts
+from jobs.rewrite import corrections
+from jobs.train import adapters
+from jobs.transfer import transfer
+
+__all__ = ["facts_of", "main"]
+
+STAGE = "report"
+
+
+def facts_of(context: RunContext) -> ReportFacts:
+    """Everything the finished stages stored. Stages that are not done are run: a report has no holes."""
+    config, measured, trained = context.config, transfer(context), adapters(context)
+    by_name = {one.name: [one] for one in measured}
+    publishes = [fact for one in trained if (fact := canary_facts(context, one)) is not None]
+    return ReportFacts(
+        run=context.run,
+        family=config.family,
+        size=config.size,
+        config=config.model_dump(mode="json"),
+        code_version=__version__,
+        level=config.evaluate.level,
+        base_files=context.base_harness.files(),
+        search=search_record(context),
+        transfer=tuple(measured),
+        transfer_comparisons=tuple(compare_cells(by_name, level=config.evaluate.level, seed=config.seed)),
+        grid=tuple(grid(context)),
+        comparisons=tuple(comparisons(context)),
+        localizations=tuple(localizations(context)),
+        corrections=tuple(corrections(context)),
+        datasets={arm: DatasetFigures.model_validate(fact) for arm, fact in dataset_facts(context).items()},
+        adapters=tuple(trained),
+        curves={one.model_id: curve for one in trained if (curve := _curve(context, one.key))},
+        publishes=tuple(publishes),
+        manifests=tuple(_manifests(context)),
+        attempts=_attempts(context),
+    )
+
+
+def _curve(context: RunContext, prefix: str) -> tuple[float, ...]:
+    key = f"{prefix}/curve.json"
+    return tuple(orjson.loads(context.store.get(key))) if context.store.head(key) is not None else ()
+
+
+def _manifests(context: RunContext) -> Iterator[StageManifest]:
+    for info in context.store.list(f"{context.run}/"):
+        if info.key.endswith("/manifest.json") and f"/{STAGE}/" not in info.key:
+            data: dict[str, Any] = orjson.loads(context.store.get(info.key))
+            if "stage" in data and "input_hash" in data:
+                yield StageManifest.model_validate(data)
+
+
+def _attempts(context: RunContext) -> AttemptFacts:
+    """Tries per episode over all runs of the command."""
+    tries: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
+    for info in context.store.list(f"{context.run}/attempts/"):
+        attempt = Attempt.from_bytes(context.store.get(info.key))
+        tries[attempt.id] += 1
+        outcomes[attempt.id] += attempt.outcome != Status.INFRA_ERROR
+    return AttemptFacts(
+        ids=len(tries),
+        tries=tries.total(),
+        most=max(tries.values(), default=0),
+        retried=sum(count > 1 for count in tries.values()),
+        replayed=sum(count > 1 for count in outcomes.values()),
+    )
+
+
+def main(context: RunContext) -> StageResult:
+    """Render, store, and tell the path."""
+    html, twin = render(facts_of(context))
+    twin_bytes = orjson.dumps(twin, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+    prefix = f"{context.run}/{STAGE}/{content_hash(twin_bytes)[:16]}"
+    lines = []
+    for name, data in (("report.html", html.encode()), ("report.json", twin_bytes)):
+        if context.store.put_if_absent(f"{prefix}/{name}", data) is PutResult.CONFLICT:
+            context.display.note(f"{prefix}/{name} exists with other bytes; kept")
+        lines.append(_place(context, f"{prefix}/{name}"))
+    return StageResult(STAGE, (f"report: {lines[0]}", f"numbers: {lines[1]}"))
+
+
+def _place(context: RunContext, key: str) -> str:
+    uri = context.store_source.uri
+    return str(Path(uri.removeprefix("file://")) / key) if uri.startswith("file://") else f"{uri}/{key}"
