@@ -217,6 +217,14 @@ class WorkerSlot:
             return 0.0
         return time.monotonic() - self.heard_at - (self._options.silence_s if self.ready else self._options.start_timeout_s)
 
+    def complaint(self) -> str:
+        """What its silence means."""
+        waited_s = time.monotonic() - self.heard_at
+        if self.ready:
+            return f"no answer from the worker process for {waited_s:.0f} s"
+        need = f"{self._options.num_cpus} CPUs, {self._options.num_gpus} GPUs, {dict(self._options.resources)}"
+        return f"a worker process did not start and open its stage in {waited_s:.0f} s (it needs {need}; `ray status` shows what is free)"
+
     def kill(self) -> None:
         """End the process."""
         if self.actor is not None:
@@ -316,7 +324,7 @@ class Dispatch:
             self._receive(calls[call])
         for slot in self._slots:
             if slot.silent_s > 0:
-                self._lose(slot, f"no answer from the worker process for {time.monotonic() - slot.heard_at:.0f} s")
+                self._lose(slot, slot.complaint())
 
     def _receive(self, slot: WorkerSlot) -> None:
         call, slot.call = slot.call, None
