@@ -1,0 +1,197 @@
+"""The Trainer port on Ray Train: rows in the store -> LoRA adapter in the store.
+
+A job's identity is the hash of the job; its manifest is committed last, so training it again returns the stored adapter without work.
+Workers report world-size-independent checkpoints to the run's scratch folder: a killed worker is replaced and training goes on from the
+last one, and the same call after a killed driver finds the scratch folder again. Needs an open Ray session (`cluster.session`).
+Limits: scratch must be reachable from every node (a shared folder or a `pyarrow` filesystem); data parallel only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.lora_worker import LoraPlan, load_rows, train_loop
+from coevo.config import TrainConfig
+from coevo.errors import CoevoError, ConfigError, InfraError, PrerequisiteError, boundary
+from coevo.identity import content_hash
+from coevo.ports import StoreSource, TrainingJob
+from coevo.records import Adapter
+
+__all__ = ["WORKER_ENVIRONMENT", "RayLoraTrainer", "job_id"]
+
+WORKER_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+"""One thread per worker: two on busy cores spin. Nothing is fetched from a hub."""
+
+
+_HOW = {"workers", "zero_stage", "save_steps", "max_failures", "seeds"}
+"""Settings that decide how a job runs and not what comes out (but for the order of floating-point sums)."""
+
+
+def job_id(job: TrainingJob) -> str:
+    """64 hex digits: equal jobs are one job, so a killed one can go on with other workers.
+
+    The base's folder is not part of it (its id names the weights).
+    """
+    facts = asdict(job) | {"settings": _what(job.settings)}
+    facts.pop("base_path")
+    return content_hash(facts)
+
+
+def _what(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return TrainConfig.model_validate(settings).model_dump(mode="json", exclude=_HOW)
+
+
+@dataclass(frozen=True, slots=True)
+class RayLoraTrainer:
+    """`coevo.ports.Trainer` over Ray Train, DeepSpeed, TRL and PEFT.
+
+    Attributes:
+        store: Source of the store that holds rows and takes adapters; opened in every worker.
+        scratch: Folder (or prefix of `filesystem`) of checkpoints while a job runs; removed when its adapter is committed.
+        use_gpu: One GPU per worker, bf16, NCCL; else fp32 and gloo.
+        resources_per_worker: Ray resources of one worker; None = one CPU, and one GPU where `use_gpu`.
+        micro_batch: Rows of one forward pass of one worker; None = its whole share of the global batch.
+        min_workers: Smallest number of workers to go on with when the cluster shrinks; None = exactly `train.workers`.
+        in_process: Run the only worker inside this process, without Ray: the same code, seconds cheaper on a small machine, and a crash takes
+            the caller along. `train.workers` is then read as 1.
+        filesystem: A pyarrow filesystem for `scratch`; None = local or shared folder.
+        step_delay_s: Sleep after each step, for tests that kill.
+    """
+
+    store: StoreSource
+    scratch: str
+    use_gpu: bool = False
+    resources_per_worker: dict[str, float] | None = None
+    micro_batch: int | None = None
+    min_workers: int | None = None
+    in_process: bool = False
+    filesystem: Any = None
+    step_delay_s: float = 0.0
+
+    def train(self, job: TrainingJob) -> Adapter:
+        """Train, or return what an equal job trained.
+
+        Raises:
+            ConfigError: Impossible settings, rows that would be cut, or an output prefix that belongs to another job.
+            StoreError: Rows missing or malformed.
+            PrerequisiteError: No open Ray session.
+            InfraError: Workers were lost more often than `train.max_failures`.
+        """
+        stored = self._stored(job)
+        if stored is not None:
+            return stored
+        self._check(job)
+        self._fit(job)
+        stored = self._stored(job)
+        if stored is None:
+            raise InfraError("training ended without an adapter", seen=job.output_prefix, fix="read the training worker's log")
+        if self.filesystem is None:
+            shutil.rmtree(Path(self.scratch) / _run_name(job), ignore_errors=True)
+        return stored
+
+    def _stored(self, job: TrainingJob) -> Adapter | None:
+        store, key = self.store.open(), f"{job.output_prefix}/manifest.json"
+        if store.head(key) is None:
+            return None
+        adapter = Adapter.from_bytes(store.get(key))
+        wanted = {
+            "base_model_id": job.base_model_id,
+            "arm": job.arm,
+            "seed": job.seed,
+            "data_hash": job.data_hash,
+            "config": _what(job.settings),
+        }
+        held = adapter.model_copy(update={"config": _what(adapter.config)})
+        differ = [name for name, value in wanted.items() if getattr(held, name) != value]
+        if differ:
+            raise ConfigError(
+                "the output prefix holds another job's adapter", seen=f"{key} differs in {', '.join(differ)}", fix="use a new prefix"
+            )
+        return adapter
+
+    def _check(self, job: TrainingJob) -> None:
+        """What can be known before workers start."""
+        import ray
+
+        config = TrainConfig.model_validate(job.settings)
+        if not self.in_process and not ray.is_initialized():
+            raise PrerequisiteError("training needs Ray", fix="call inside cluster.session.open_session()")
+        if not (Path(job.base_path) / "config.json").is_file():
+            raise ConfigError("no base model here", seen=job.base_path, fix="a Hugging Face folder with config.json and safetensors")
+        for workers in {config.workers, self.min_workers or config.workers}:
+            if config.global_batch % workers:
+                seen = f"global_batch {config.global_batch}, workers {workers}"
+                raise ConfigError(
+                    "the global batch does not divide among the workers", seen=seen, fix="set train.global_batch to a multiple"
+                )
+        load_rows(self.store.open().get(job.rows_key), max_length=config.max_length, where=job.rows_key)
+
+    def _fit(self, job: TrainingJob) -> None:
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        config = TrainConfig.model_validate(job.settings)
+        plan = LoraPlan(job, self.store, use_gpu=self.use_gpu, micro_batch=self.micro_batch, step_delay_s=self.step_delay_s)
+        if self.in_process:
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        workers: Any = 0 if self.in_process else config.workers if self.min_workers is None else (self.min_workers, config.workers)
+        environment = WORKER_ENVIRONMENT | ({} if self.use_gpu else {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""})
+        with boundary(
+            InfraError, "training failed", fix="read the worker's log; run the same command again to go on from the last checkpoint"
+        ):
+            trainer = TorchTrainer(
+                _run_plan,
+                train_loop_config={"plan": plan},
+                torch_config=TorchConfig(backend="nccl" if self.use_gpu else "gloo"),
+                scaling_config=ScalingConfig(
+                    num_workers=workers, use_gpu=self.use_gpu, resources_per_worker=self.resources_per_worker or _resources(self.use_gpu)
+                ),
+                run_config=RunConfig(
+                    name=_run_name(job),
+                    storage_path=self.scratch if self.filesystem is not None else os.path.abspath(self.scratch),
+                    storage_filesystem=self.filesystem,
+                    failure_config=FailureConfig(max_failures=config.max_failures),
+                    checkpoint_config=CheckpointConfig(num_to_keep=2),
+                    worker_runtime_env={"env_vars": environment},
+                ),
+            )
+            try:
+                trainer.fit()
+            except Exception as error:
+                raise _own_error(error) from error
+
+
+def _run_plan(config: dict[str, Any]) -> None:
+    train_loop(config["plan"])
+
+
+def _run_name(job: TrainingJob) -> str:
+    return f"train-{job_id(job)[:16]}"
+
+
+def _resources(use_gpu: bool) -> dict[str, float]:
+    return {"CPU": 1.0, "GPU": 1.0} if use_gpu else {"CPU": 1.0}
+
+
+def _own_error(error: BaseException) -> BaseException:
+    """The error of ours that a worker raised, when that is what ended the run; else the given one."""
+    failures = getattr(error, "worker_failures", None) or {}
+    for failure in [*failures.values(), error]:
+        current: BaseException | None = failure
+        while current is not None:
+            found = current if isinstance(current, CoevoError) else getattr(current, "cause", None)
+            if isinstance(found, CoevoError):
+                return found
+            current = current.__cause__
+    return error
