@@ -172,17 +172,17 @@ class LocalStore:
             return None
 
     def _walk(self, folder: Path) -> Iterator[str]:
-        pending = [folder]
+        pending, cut = [str(folder)], len(str(self._root)) + 1
         while pending:
             try:
                 entries = list(os.scandir(pending.pop()))
             except (FileNotFoundError, NotADirectoryError):
                 continue
             for entry in entries:
-                relative = os.path.relpath(entry.path, self._root).replace(os.sep, "/")
+                relative = entry.path[cut:]
                 if entry.is_dir(follow_symlinks=False):
                     if relative != INTERNAL_PART:
-                        pending.append(Path(entry.path))
+                        pending.append(entry.path)
                 else:
                     yield relative
 

@@ -174,7 +174,7 @@ def test_one_of_8_processes_wins(source: StoreSource, store: BlobStore) -> None:
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
-        results = [process.communicate(timeout=120)[0].split() for process in processes]
+        results = [process.communicate(timeout=240)[0].split() for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -198,7 +198,7 @@ for number in range(1000):
 
 def test_a_killed_writer_leaves_nothing_half(source: StoreSource, store: BlobStore) -> None:
     """R11: kill a writer at different points of 32 MB puts; what is visible is whole, and its key can be written again."""
-    for tag, delay_s in zip("abcdef", (0.0, 0.004, 0.013, 0.029, 0.05, 0.08), strict=True):
+    for tag, delay_s in zip("abcd", (0.0, 0.007, 0.023, 0.06), strict=True):
         process = _python(WRITER, source, tag)
         try:
             assert _line(process) == "ready"
@@ -209,7 +209,7 @@ def test_a_killed_writer_leaves_nothing_half(source: StoreSource, store: BlobSto
             process.communicate(timeout=60)
     seen = list(store.list("torn/"))
     assert [info for info in seen if info.size_bytes != 32_000_000] == []
-    for tag in "abcdef":
+    for tag in "abcd":
         numbers = [int(info.key.rpartition("/")[2]) for info in seen if info.key.startswith(f"torn/{tag}/")]
         key = f"torn/{tag}/{max(numbers, default=-1) + 1}"
         assert store.put_if_absent(key, b"mine") is PutResult.WRITTEN

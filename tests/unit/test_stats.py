@@ -164,6 +164,10 @@ def test_mismatches_name_what_is_missing() -> None:
         compare(a, b)
     assert "only left has y, z" in str(caught.value)
     assert "only right has w" in str(caught.value)
+    whole, part = measurement("whole", {"x": (1,), "y": (0, 1)}), measurement("part", {"x": (1,), "y": (0,)})
+    for pair in ((whole, part), (part, whole)):
+        with pytest.raises(ConfigError, match="only whole has y"):
+            compare(*pair)
     left, right, missing = stats.common(a, b)
     assert missing == (("y", "z"), ("w",))
     assert left.success == {"x": (1,), "y": (0,)}
