@@ -23,9 +23,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from coevo.errors import CoevoError, ConfigError, InfraError, PrerequisiteError, StoreError, boundary, root_traceback
+from coevo.errors import BudgetExceeded, CoevoError, ConfigError, InfraError, PrerequisiteError, StoreError, boundary, root_traceback
 from coevo.identity import canonical_json
 from coevo.limits import Breaker, Closing, FanoutPolicy, Tries
 from coevo.ports import ItemOutcome, ItemState, MapReport, Progress, Skipped, Stage, StageWorker
@@ -46,6 +47,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 UNTRIED = Tries()
+FINAL_ERRORS = (BudgetExceeded, ConfigError, PrerequisiteError)  # repeating the attempt can't mend these
+_ASYNCIO = str(Path(asyncio.__file__).parent)
 T = TypeVar("T")
 OutcomeCallback = Callable[[ItemOutcome], None]
 RetryCallback = Callable[[str, Tries, str], None]
@@ -69,6 +72,7 @@ class _End(Enum):
     DONE = auto()
     INFRA = auto()
     OTHER = auto()
+    FINAL = auto()
     TIMEOUT = auto()
 
 
@@ -139,7 +143,7 @@ class ItemRunner:
             if ended.how is _End.DONE:
                 return _finished(state, ended.value)
             state.error = "\n".join((state.error, ended.error)).strip() if ended.how is _End.TIMEOUT else ended.error
-            if ended.how is _End.TIMEOUT or state.tries.charged >= self._policy.tries:
+            if ended.how in {_End.TIMEOUT, _End.FINAL} or state.tries.charged >= self._policy.tries:
                 return state.owed()
             if not await self._back_off(state):
                 return state.owed(f"deadline of {self._policy.item_deadline_s} s over")
@@ -157,7 +161,7 @@ class ItemRunner:
             spent_s += time.monotonic() - started
             costs = self._tell_breaker(state.item, how)
             if probe:
-                self.breaker.probe_ended(informative=how is not _End.OTHER)
+                self.breaker.probe_ended(informative=how not in {_End.OTHER, _End.FINAL})
             state.tries = Tries(made + 1, charged + costs, spent_s)
         return ended
 
@@ -166,7 +170,7 @@ class ItemRunner:
         if how is _End.DONE:
             self.breaker.succeeded()
             return True
-        return how is _End.OTHER or self.breaker.failed(item)
+        return how in {_End.OTHER, _End.FINAL} or self.breaker.failed(item)
 
     def _left_s(self, spent_s: float) -> float | None:
         limit_s = self._policy.item_deadline_s
@@ -213,12 +217,15 @@ class ItemRunner:
 
 
 def _where(task: asyncio.Task[Any]) -> str:
-    """The innermost line that the suspended coroutine of `task` waits at."""
+    """The innermost line outside asyncio that the suspended coroutine of `task` waits at."""
+    where = "before its first await"
     coroutine: Any = task.get_coro()
-    while isinstance(getattr(coroutine, "cr_await", None), Coroutine):
-        coroutine = coroutine.cr_await
-    frame = getattr(coroutine, "cr_frame", None)
-    return "outside Python" if frame is None else f"waiting at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    while isinstance(coroutine, Coroutine):
+        frame = getattr(coroutine, "cr_frame", None)
+        if frame is not None and not frame.f_code.co_filename.startswith(_ASYNCIO):
+            where = f"waiting at {frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        coroutine = getattr(coroutine, "cr_await", None)
+    return where
 
 
 async def _call(worker: StageWorker, item: str, attempt: int) -> Any:
@@ -237,7 +244,8 @@ def _ended(task: asyncio.Task[Any]) -> _Ended:
     error = task.exception()
     if error is None:
         return _Ended(_End.DONE, value=task.result())
-    return _Ended(_End.INFRA if isinstance(error, InfraError) else _End.OTHER, error=root_traceback(error))
+    how = _End.INFRA if isinstance(error, InfraError) else _End.FINAL if isinstance(error, FINAL_ERRORS) else _End.OTHER
+    return _Ended(how, error=root_traceback(error))
 
 
 def _finished(state: _ItemTry, value: Any) -> ItemOutcome:

@@ -24,7 +24,7 @@ ray = pytest.importorskip("ray")
 from cluster.executor import ActorExecutor, ActorOptions, BulkOptions, RayDataExecutor  # noqa: E402
 
 OPTIONS = ActorOptions(actors=2, num_cpus=0.5, beat_s=0.2, silence_s=5.0)
-BULK = BulkOptions(actors=2, num_cpus=0.5, beat_s=0.2, stall_s=5.0, block_rows=2)
+BULK = BulkOptions(actors=2, num_cpus=0.5, beat_s=0.2, stall_s=5.0, block_rows=8)
 
 
 @pytest.fixture(scope="module", autouse=True)

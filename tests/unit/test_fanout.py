@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coevo.errors import ConfigError, InfraError, StoreError
+from coevo.errors import BudgetExceeded, ConfigError, InfraError, StoreError
 from coevo.fanout import FanoutPolicy, ItemRunner, LocalExecutor, StageCache, Tries, open_stage, run_items
 from coevo.limits import Breaker, Closing
 from coevo.ports import ItemOutcome, ItemState, Skipped
@@ -212,6 +212,26 @@ async def test_an_outage_without_end_owes_the_rest() -> None:
     assert all(outcome.state is ItemState.OWED for outcome in outcomes)
     assert len(worker.log) < 30, "most items were never dispatched"
     assert "the backend is down" in outcomes[-1].error
+
+
+async def test_errors_that_repetition_cannot_mend_are_final() -> None:
+    """I10: a spent budget is not asked again."""
+
+    async def act(item: str, attempt: int) -> Any:
+        raise BudgetExceeded("no money left", seen=item, fix="raise the budget")
+
+    worker = Worker(act)
+    outcomes = await run_items(worker, ["a", "b"], QUICK)
+    assert [(outcome.state, outcome.attempts) for outcome in outcomes] == [(ItemState.OWED, 1)] * 2
+    assert "no money left" in outcomes[0].error
+
+
+async def test_a_deadline_names_the_line_that_hung() -> None:
+    """R10."""
+    policy = FanoutPolicy(item_deadline_s=0.05)
+    (outcome,) = await run_items(Worker(hang), ["a"], policy)
+    assert outcome.error.endswith("in hang")
+    assert "test_fanout.py" in outcome.error
 
 
 async def test_odd_notes_become_text() -> None:
