@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata, util
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 import coevo
@@ -88,9 +89,9 @@ class Check:
         return f"{self.outcome:<4}  {self.name:<12}  {self.seen}{fix}"
 
 
-def check_python(version: Sequence[int] = sys.version_info) -> Check:
+def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Check:
     """Python 3.11: the locked set is for it, and Ray workers must run the driver's minor version."""
-    fine = tuple(version[:2]) == (3, 11)
+    fine = version[:2] == (3, 11)
     seen = ".".join(str(part) for part in version[:3])
     return Check("python", Outcome.OK if fine else Outcome.FAIL, seen, REINSTALL)
 
@@ -133,19 +134,20 @@ def _applies(marker: str) -> bool:
 
 def check_owner(package: str, *, root: Path = ROOT, path: Sequence[str] | None = None) -> Check:
     """A package with a common name is ours. `path` looks there instead of where Python looks."""
-    spec = util.find_spec(package) if path is None else _spec_on(package, path)
-    places = [spec.origin] if spec is not None and spec.origin else list(getattr(spec, "submodule_search_locations", None) or ())
-    found = Path(places[0]).resolve() if places else None
+    spec = util.find_spec(package) if path is None else PathFinder.find_spec(package, list(path))
+    found = _place_of(spec)
     if found is not None and root in found.parents and found.relative_to(root).parts[0] == package:
         return Check(package, Outcome.OK, "ours")
     fix = f"pip uninstall the distribution that brings `{package}`, or start outside a folder that holds one; then {REINSTALL}"
     return Check(package, Outcome.FAIL, f"resolves to {found}" if found else "not found", fix)
 
 
-def _spec_on(package: str, path: Sequence[str]) -> object:
-    from importlib.machinery import PathFinder
-
-    return PathFinder.find_spec(package, list(path))
+def _place_of(spec: ModuleSpec | None) -> Path | None:
+    """The package's file, or its folder when it has none (a namespace package)."""
+    if spec is None:
+        return None
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    return Path(places[0]).resolve() if places else None
 
 
 def check_record(record: Path = RECORD) -> Check:

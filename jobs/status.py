@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -123,8 +124,9 @@ def _attempts(episodes: EpisodeStore) -> Attempts:
 
 def show_status(config: RunConfig, display: Display) -> int:
     """Print the status of the run that `config` names; exit code 0."""
-    status = read_status(open_store(config.store).open(), config.name)
-    if status.config is None:
+    absent = "://" not in config.store and not Path(config.store).is_dir()  # opening a local store would make its folder
+    status = read_status(open_store(config.store).open(), config.name) if not absent else None
+    if status is None or status.config is None:
         display.result("status", (f"run {config.name!r}: nothing stored in {config.store} yet",))
         return 0
     header = ("stage", "inputs", "state", "written", "dropped", "failed", "owed", "tokens", "wall", "cost")

@@ -12,7 +12,6 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 __all__ = ["cost_plot", "curves_plot", "forest_plot", "funnel_plot", "gains_plot", "grid_plot", "search_plot"]
@@ -34,7 +33,7 @@ _VARIABLES = {
 """Stand-in colour -> CSS variable of the page: matplotlib wants numbers, the page wants a light and a dark theme."""
 
 _WIDTH_IN = 7.2
-_RC = {
+_RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 9.0,
@@ -72,7 +71,7 @@ def _draw(name: str, height_in: float, paint: Callable[[Axes], None]) -> str:
         axes.patch.set_alpha(0.0)
         paint(axes)
         out = StringIO()
-        FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
     for colour, variable in _VARIABLES.items():

@@ -1,0 +1,138 @@
+"""Promises: every check tells a good place from a bad one, says what it saw, and says what to do about it.
+
+The good side runs on this installation; the bad side on made-up places.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coevo.errors import StoreError
+from coevo.identity import content_hash
+from coevo.ports import BlobInfo, PutResult
+from coevo.store.local import LocalStore
+from jobs.doctor import (
+    Check,
+    Outcome,
+    check_owner,
+    check_packages,
+    check_python,
+    check_record,
+    check_sandbox,
+    check_space,
+    check_store,
+    check_weights,
+)
+
+
+def bad(check: Check, said: str, outcome: Outcome = Outcome.FAIL) -> None:
+    """The check failed, says what it saw, and says what to do."""
+    assert check.outcome is outcome, check.line
+    assert said in check.seen
+    assert check.fix
+    assert check.fix in check.line
+
+
+class Lossy:
+    """A store that lets the second writer win: what an old S3 clone does with If-None-Match."""
+
+    uri = "test://lossy"
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.broken = broken
+        self.held: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes:
+        return self.held[key]
+
+    def head(self, key: str) -> BlobInfo | None:
+        return None
+
+    def put_if_absent(self, key: str, data: bytes) -> PutResult:
+        if self.broken:
+            raise StoreError("the object could not be written", seen="read-only", fix="free space or rights on the store's disk")
+        self.held[key] = data
+        return PutResult.WRITTEN
+
+    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> str | None:
+        return None
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        return iter(())
+
+    def delete(self, key: str) -> None:
+        self.held.pop(key, None)
+
+
+def test_python() -> None:
+    assert check_python((3, 11, 9)).outcome is Outcome.OK
+    bad(check_python((3, 12, 1)), "3.12.1")
+
+
+def test_packages_against_a_lock(tmp_path: Path) -> None:
+    """R15: markers respected, the installer's own choices left to its record."""
+    lock = tmp_path / "cpu.lock"
+    lock.write_text('# comment ==x\npydantic==2.0\nother==1 ; sys_platform == "beos"\ntorch==9+cpu\n')
+    assert check_packages(lock, {"pydantic": "2.0"}.get).outcome is Outcome.OK
+    bad(check_packages(lock, {"pydantic": "2.1"}.get), "pydantic 2.1, locked 2.0")
+    bad(check_packages(lock, {}.get), "pydantic missing")
+    assert check_packages(tmp_path / "none.lock", {}.get).outcome is Outcome.SKIP
+
+
+@pytest.mark.parametrize("package", ["cluster", "jobs"])
+def test_a_namesake_is_told_from_ours(tmp_path: Path, package: str) -> None:
+    """`cluster` and `jobs` are common names: the foreign path is named, with the way out."""
+    assert check_owner(package).outcome is Outcome.OK
+    foreign = tmp_path / package
+    foreign.mkdir()
+    bad(check_owner(package, path=[str(tmp_path)]), str(foreign))
+    (foreign / "__init__.py").write_text("")
+    bad(check_owner(package, path=[str(tmp_path)]), str(foreign / "__init__.py"))
+    bad(check_owner(package, path=[str(tmp_path / "nowhere")]), "not found")
+
+
+def test_install_record(tmp_path: Path) -> None:
+    record = tmp_path / "coevo-install.json"
+    bad(check_record(record), "no install record", Outcome.WARN)
+    record.write_text(json.dumps({"engine": "transformers", "reason": "no wheel here", "torch": "2.13.0"}))
+    assert check_record(record).seen == "engine transformers (no wheel here), torch 2.13.0"
+    for text in ("{", "[]", "{}"):
+        record.write_text(text)
+        bad(check_record(record), "damaged")
+
+
+def test_store(tmp_path: Path) -> None:
+    """A store whose conditional put is not conditional fails, and the check leaves nothing behind."""
+    store = LocalStore(tmp_path)
+    assert check_store(store).outcome is Outcome.OK
+    assert list(store.list("")) == []
+    lossy = Lossy()
+    bad(check_store(lossy), "written, written, written")
+    assert lossy.held == {}
+    bad(check_store(Lossy(broken=True)), "read-only")
+
+
+def test_space(tmp_path: Path) -> None:
+    missing = str(tmp_path / "not" / "made" / "yet")
+    assert check_space(missing, disk_bytes=1, memory_bytes=1).outcome is Outcome.OK
+    bad(check_space(missing, disk_bytes=1 << 60, memory_bytes=1), "free on disk", Outcome.WARN)
+    bad(check_space(missing, disk_bytes=1, memory_bytes=1 << 60), "of memory", Outcome.WARN)
+
+
+def test_sandbox() -> None:
+    """I9: the check runs code and sees that it reaches no file."""
+    assert check_sandbox().outcome is Outcome.OK
+
+
+def test_weights(tmp_path: Path) -> None:
+    bad(check_weights(tmp_path), "missing")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    bad(check_weights(tmp_path), "pretrain.json", Outcome.WARN)
+    (tmp_path / "pretrain.json").write_text(json.dumps({"weights_sha256": content_hash(b"weights")}))
+    assert check_weights(tmp_path).outcome is Outcome.OK
+    (tmp_path / "model.safetensors").write_bytes(b"other weights")
+    bad(check_weights(tmp_path), "recorded")

@@ -1,0 +1,113 @@
+"""Promises:
+
+1. The status comes from the store alone and shows closed and begun stages, owed ids, tokens and time.
+2. Attempts are counted per id: retried after infrastructure trouble, or played to an outcome twice, which must never be.
+3. A run that never started, or belongs to another configuration, is said in words; nothing is written.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from coevo.chat import Sampling
+from coevo.config import RunConfig
+from coevo.records import Adapter, Attempt, Episode, EpisodeSpec, Grade, Status
+from coevo.store.artifacts import StageWriter
+from coevo.store.episodes import EpisodeStore
+from coevo.store.local import LocalStore
+from coevo.store.run_directory import RunDirectory
+from jobs.display import PlainDisplay
+from jobs.status import read_status, show_status
+
+
+def spec(seed: int) -> EpisodeSpec:
+    key = f"payroll/mini/t/search/{seed}"
+    return EpisodeSpec(task_key=key, world_version="1", harness_hash="h", model_id="m", sampling=Sampling())
+
+
+def episode(seed: int) -> Episode:
+    one = spec(seed)
+    grade = Grade(success=False, score=0.0)
+    return Episode(id=one.id, spec=one, status=Status.MAX_TURNS, grade=grade, messages=(), turns=())
+
+
+def attempt(store: EpisodeStore, seed: int, outcome: Status, *, number: int = 1) -> None:
+    store.record_attempt(Attempt(id=spec(seed).id, number=number, outcome=outcome))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    return RunConfig(name="trial", store=str(tmp_path / "store"))
+
+
+@pytest.fixture
+def store(config: RunConfig) -> LocalStore:
+    return LocalStore(config.store)
+
+
+def fill(store: LocalStore, config: RunConfig) -> None:
+    """One closed stage with an owed id, one begun stage, an adapter, and five episodes in different states."""
+    RunDirectory.open(store, name="trial", config=config.model_dump(mode="json"))
+    writer = StageWriter.begin(store, run="trial", stage="rollout", inputs={"a": "b"}, expected=3, code_version="0")
+    writer.wrote(2)
+    writer.owe(spec(2).id, attempts=5)
+    writer.spend(tokens=1234)
+    writer.commit()
+    store.put_if_absent("trial/localize/abcdef123456/localizations/x.json", b"{}")
+    adapter = Adapter(
+        model_id="m@1", base_model_id="m", arm="correction", seed=0, weights_hash="w", data_hash="d", rows=1, trained_tokens=1, steps=1,
+        config={}, metrics={}, checks={}, key="trial/train/k",
+    )  # fmt: skip
+    store.put_if_absent("trial/train/k/manifest.json", adapter.to_bytes())
+    episodes = EpisodeStore(store, "trial")
+    for seed in (0, 1):
+        episodes.commit(episode(seed))
+    attempt(episodes, 0, Status.MAX_TURNS)
+    for number, outcome in enumerate((Status.INFRA_ERROR, Status.INFRA_ERROR, Status.MAX_TURNS), 1):
+        attempt(episodes, 1, outcome, number=number)
+    attempt(episodes, 2, Status.INFRA_ERROR)
+
+
+def test_stages_and_attempts_are_read_from_the_store(store: LocalStore, config: RunConfig) -> None:
+    """I4 and R9: what was played again, and why, can be seen."""
+    fill(store, config)
+    status = read_status(store, "trial")
+    assert [(one.stage, one.done, one.manifest is not None) for one in status.stages] == [
+        ("rollout", True, True),
+        ("localize", False, False),
+        ("train", True, False),
+    ]
+    assert status.episodes == 2
+    tries = status.attempts
+    assert (tries.ids, tries.tries, tries.most, tries.open, tries.retried, tries.replayed) == (3, 5, 3, 1, 1, 0)
+    assert tries.examples == ((spec(1).id, 3),)
+
+
+def test_an_outcome_played_twice_is_reported(store: LocalStore, config: RunConfig) -> None:
+    """I4: work done twice does not hide among the retries."""
+    fill(store, config)
+    attempt(EpisodeStore(store, "trial"), 0, Status.MAX_TURNS, number=2)
+    assert read_status(store, "trial").attempts.replayed == 1
+
+
+def test_the_status_is_told_and_exits_0(store: LocalStore, config: RunConfig) -> None:
+    fill(store, config)
+    out = io.StringIO()
+    other = config.model_copy(update={"seed": 9, "cluster": config.cluster.model_copy(update={"cpus": 8})})
+    assert show_status(other, PlainDisplay(out=out, err=out)) == 0
+    text = out.getvalue()
+    assert "rollout" in text
+    assert "1,234" in text
+    assert "at most 3 per id" in text
+    assert "seed: 0 -> 9" in text
+    assert "cpus" not in text
+
+
+def test_a_run_that_never_started_leaves_no_trace(config: RunConfig) -> None:
+    out = io.StringIO()
+    assert show_status(config, PlainDisplay(out=out, err=out)) == 0
+    assert "nothing stored" in out.getvalue()
+    assert not Path(config.store).exists()
