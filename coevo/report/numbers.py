@@ -6,7 +6,7 @@ The page shows these numbers and the JSON twin holds them; there is no third pla
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, quantiles
 from typing import Any
 
@@ -316,13 +316,22 @@ def _adapter_label(one: Adapter) -> str:
 
 
 def _publish(facts: ReportFacts) -> Numbers | None:
+    """One row per adapter and replica."""
     if not facts.publishes:
         return None
-    keys = {one.model_id: one.key for one in facts.adapters}
-    hashes = {one.model_id: one.weights_hash for one in facts.adapters}
-    named = [str(one.get("model_id", "")) for one in facts.publishes]
-    own = {f"{keys[name]}/publish.json": hashes[name] for name in named if name in keys}
-    return {"sources": sources(facts, ["publish"], own=own), "canaries": [_flat(one) for one in facts.publishes]}
+    known = {one.model_id: one for one in facts.adapters}
+    named = [known[name] for one in facts.publishes if (name := str(one.get("model_id", ""))) in known]
+    own = {f"{one.key}/publish.json": one.weights_hash for one in named}
+    canaries = [row for one in facts.publishes for row in _canary_rows(one, known)]
+    return {"sources": sources(facts, ["publish"], own=own), "canaries": canaries}
+
+
+def _canary_rows(fact: Mapping[str, Any], known: Mapping[str, Adapter]) -> Iterator[Numbers]:
+    model_id = str(fact.get("model_id", ""))
+    label = _adapter_label(known[model_id]) if model_id in known else model_id
+    shared = _flat({name: item for name, item in fact.items() if name not in {"model_id", "replicas", "schema_version"}})
+    for replica, reading in dict(fact.get("replicas") or {"": {}}).items():
+        yield {"adapter": label, "model_id": model_id, **({"replica": replica} if replica else {}), **_flat(reading), **shared}
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Numbers:

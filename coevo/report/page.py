@@ -5,6 +5,7 @@ Everything from outside (harness text, model output, names) is escaped; equal fa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup
 
+from coevo.identity import short
 from coevo.report import plots
 from coevo.report.facts import ReportFacts
 from coevo.report.numbers import numbers
@@ -35,6 +37,7 @@ TITLES = {
 
 _TEMPLATE = Path(__file__).with_name("page.html.j2")
 _NOTHING = "–"
+_DIGEST = re.compile("[0-9a-f]{64}")
 _HEADLINES = (
     ("base/h0", "base/h*", "Evolved harness, weak model"),
     ("base/h*", "correction/h*", "Correction, under the evolved harness"),
@@ -70,8 +73,7 @@ def render(facts: ReportFacts) -> Report:
         seeds=len({cell["training_seed"] for cell in sections.get("grid", {}).get("cells", [])} - {None}),
         spreads=_spreads(sections),
         metric_names=_union([one["metrics"] for one in sections.get("training", {}).get("adapters", [])]),
-        canary_names=[name for name in _union(canaries) if name != "model_id"],
-        canary_labels=_canary_labels(facts, canaries),
+        canary_names=[name for name in _union(canaries) if name not in {"adapter", "model_id"}],
         miniature=facts.config.get("weak", {}).get("model") == "mini",
         not_reached=", ".join(TITLES[name].lower() for name in twin["not_reached"]),
     )
@@ -130,11 +132,6 @@ def _union(mappings: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for one in mappings for name in one))
 
 
-def _canary_labels(facts: ReportFacts, canaries: Sequence[dict[str, Any]]) -> list[str]:
-    known = {one.model_id: f"{one.arm}, seed {one.seed}" for one in facts.adapters}
-    return [known.get(str(one.get("model_id")), str(one.get("model_id", f"adapter {place + 1}"))) for place, one in enumerate(canaries)]
-
-
 def _percent(value: float | None) -> str:
     return _NOTHING if value is None else f"{100 * value:.1f} %"
 
@@ -166,4 +163,6 @@ def _plain(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, str):
+        return short(value) if _DIGEST.fullmatch(value) else value
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,14 @@ def facts(name: str = "whole_run") -> ReportFacts:
     return ReportFacts.from_bytes((DATA / f"{name}.json").read_bytes())
 
 
-@pytest.fixture(scope="module")
+@lru_cache
+def rendered(name: str) -> Report:
+    return render(facts(name))
+
+
+@pytest.fixture
 def report() -> Report:
-    return render(facts())
+    return rendered("whole_run")
 
 
 class Reader(HTMLParser):
@@ -79,7 +85,7 @@ class Reader(HTMLParser):
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
 def test_kept_facts_load_and_render_the_same_twice(path: Path) -> None:
     """I4: same facts, same bytes."""
-    first, second = (render(ReportFacts.from_bytes(path.read_bytes())) for _ in range(2))
+    first, second = rendered(path.stem), render(ReportFacts.from_bytes(path.read_bytes()))
     assert first.html == second.html
     assert orjson.dumps(first.twin) == orjson.dumps(second.twin)
 
@@ -189,6 +195,15 @@ def test_text_from_outside_is_escaped(report: Report) -> None:
     assert "49" not in reader.text.split(hostile)[0]
 
 
+def test_every_replica_of_every_canary_has_its_row(report: Report) -> None:
+    """I6: served weights are proven on each replica, and the page shows each proof."""
+    rows = report.twin["sections"]["publish"]["canaries"]
+    assert [(row["adapter"], row["replica"], row["rows"]) for row in rows] == [
+        (f"{arm}, seed 0", f"replica-{place}", 32) for arm in ("correction", "imitation") for place in (0, 1)
+    ]
+    assert rows[0]["weights_hash"] == facts().adapters[0].weights_hash
+
+
 def test_the_funnel_counts_from_failure_to_verified() -> None:
     whole = facts()
     repair = numbers(whole)["sections"]["repair"]
@@ -203,7 +218,7 @@ def test_the_funnel_counts_from_failure_to_verified() -> None:
 
 
 def test_an_unfinished_run_says_what_it_has_not_reached() -> None:
-    made = render(facts("nothing_accepted"))
+    made = rendered("nothing_accepted")
     assert list(made.twin["sections"]) == ["search", "harness", "cost"]
     text = Reader(made.html).text
     assert "Nothing was accepted: h* is h0." in text
