@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer with our accounting and our checkpoints. Imported inside training workers only: it pulls in torch, trl and transformers."""
+"""TRL's SFTTrainer with our accounting and our checkpoints. Imported inside training workers only: it pulls in torch and trl."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ and the trained tokens can be counted and compared with what was asked for (I7).
 from __future__ import annotations
 
 import json
-import os
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +43,7 @@ class LoraPlan:
         store: Where rows come from and the adapter goes.
         use_gpu: bf16 and NCCL instead of fp32 and gloo.
         micro_batch: Rows of one forward pass of one worker; None = as many as the global batch gives it.
+        alone: This process is the only worker, and no process group exists.
         step_delay_s: Sleep after each step: lets a test hit the middle of a run that would otherwise last a second.
     """
 
@@ -52,11 +52,17 @@ class LoraPlan:
     use_gpu: bool = False
     micro_batch: int | None = None
     step_delay_s: float = 0.0
+    alone: bool = False
 
     @property
     def config(self) -> TrainConfig:
         """Typed settings of the job."""
         return TrainConfig.model_validate(self.job.settings)
+
+    @property
+    def zero_stage(self) -> int:
+        """A process alone has nothing to shard."""
+        return 0 if self.alone else self.config.zero_stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,16 +244,6 @@ def _rate(step: int, total: int) -> float:
     return min(1.0, (step + 1) / WARMUP_STEPS) * max(FINAL_SHARE, 1.0 - step / total)
 
 
-def _join_group(use_gpu: bool) -> None:
-    """Ray Train starts the process group in its workers; its in-process mode does not, and then this process is the whole group."""
-    import torch.distributed as dist
-
-    if not dist.is_initialized():
-        os.environ.update({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
-        meeting = Path(tempfile.mkdtemp(prefix="group_")) / "file"
-        dist.init_process_group("nccl" if use_gpu else "gloo", init_method=f"file://{meeting}", rank=0, world_size=1)
-
-
 def _start_deepspeed(use_gpu: bool) -> None:
     """Join the process group before the model exists (ZeRO-3 shards it while loading)."""
     import deepspeed
@@ -294,9 +290,9 @@ def _sft_config(plan: LoraPlan, *, steps: int, workers: int) -> Any:
         dataset_kwargs={"skip_prepare_dataset": True},
         remove_unused_columns=False,
         train_sampling_strategy="sequential",
-        deepspeed=deepspeed_config(config.zero_stage, use_gpu=plan.use_gpu) if config.zero_stage else None,
+        deepspeed=deepspeed_config(plan.zero_stage, use_gpu=plan.use_gpu) if plan.zero_stage else None,
         ddp_find_unused_parameters=False,
-        ddp_backend="nccl" if plan.use_gpu else "gloo",
+        ddp_backend=None if plan.alone else "nccl" if plan.use_gpu else "gloo",
         disable_tqdm=True,
         dataloader_num_workers=0,
         dataloader_pin_memory=plan.use_gpu,
@@ -334,8 +330,7 @@ def _build(plan: LoraPlan, stream: Sequence[TokenRow], progress: _Progress, *, w
     from cluster.lora_trainer import CountingTrainer, ReportCallback
 
     disable_progress_bar()
-    _join_group(plan.use_gpu)
-    if plan.config.zero_stage:
+    if plan.zero_stage:
         _start_deepspeed(plan.use_gpu)
     settings = _sft_config(plan, steps=len(stream) // plan.config.global_batch, workers=workers)
     targets = targets_for(AutoConfig.from_pretrained(plan.job.base_path).model_type)

@@ -2,7 +2,8 @@
 
 Three ways in which publishing goes wrong without an error: the engine serves the base under the new name, it serves an older adapter, or
 one replica of several does. So after loading, the canary scores training rows on *every* replica and compares with two references computed
-from the files: the base, and base + adapter as the trainer had it. The served log-probabilities must be clearly nearer to the second (R7, I6).
+from the files: the base, and base + adapter as the trainer had it. The served log-probabilities must be clearly nearer to the
+second (R7, I6).
 An adapter too weak to tell from its base by this is refused as well: nothing measured on it could mean anything.
 """
 

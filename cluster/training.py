@@ -63,8 +63,8 @@ class RayLoraTrainer:
         resources_per_worker: Ray resources of one worker; None = one CPU, and one GPU where `use_gpu`.
         micro_batch: Rows of one forward pass of one worker; None = its whole share of the global batch.
         min_workers: Smallest number of workers to go on with when the cluster shrinks; None = exactly `train.workers`.
-        in_process: Run the only worker inside this process, without Ray: the same code, seconds cheaper on a small machine, and a crash takes
-            the caller along. `train.workers` is then read as 1.
+        in_process: Run the only worker inside this process, without Ray: the same code, seconds cheaper on a small machine, and a
+            crash takes the caller along. Without DeepSpeed: one process has nothing to shard.
         filesystem: A pyarrow filesystem for `scratch`; None = local or shared folder.
         step_delay_s: Sleep after each step, for tests that kill.
     """
@@ -142,7 +142,7 @@ class RayLoraTrainer:
         from ray.train.torch import TorchConfig, TorchTrainer
 
         config = TrainConfig.model_validate(job.settings)
-        plan = LoraPlan(job, self.store, use_gpu=self.use_gpu, micro_batch=self.micro_batch, step_delay_s=self.step_delay_s)
+        plan = LoraPlan(job, self.store, use_gpu=self.use_gpu, micro_batch=self.micro_batch, step_delay_s=self.step_delay_s, alone=self.in_process)
         if self.in_process:
             os.environ.setdefault("DS_ACCELERATOR", "cpu")
         workers: Any = 0 if self.in_process else config.workers if self.min_workers is None else (self.min_workers, config.workers)

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
+
 from cluster.adapters import check_adapter, merge_adapter, read_adapter, store_folder, tensors_hash
 from cluster.engine_model import EngineModel
 from cluster.engines.family import EngineConfig, EngineKind
@@ -25,8 +27,6 @@ from cluster.scoring import mean_nll, reference_logprobs
 from cluster.servers import ModelPool, PoolConfig
 from cluster.session import SessionConfig, open_session
 from cluster.tiny import make_tiny_adapter, make_tiny_model
-from transformers import AutoModelForCausalLM
-
 from coevo.errors import ConfigError, ModelError, StoreError
 from coevo.ports import Scorer
 from coevo.records import Adapter
