@@ -95,41 +95,71 @@ class ActorExecutor:
             slot.kill()
 
 
-class _BulkMap:
-    """The driver's side of one bulk map: follows the ledger, kills the pipeline when it is over or nothing moves."""
+class _BulkProcesses:
+    """The processes beside the pool: the pipeline and the ledger. They serve the next map too, if this one ended by itself."""
 
-    def __init__(self, items: Sequence[str], policy: FanoutPolicy, options: BulkOptions, closing: Closing, tally: ProgressTally) -> None:
+    def __init__(self) -> None:
+        remote: Any = ray.remote
+        self.pipeline = remote(BulkPipeline).options(num_cpus=0).remote()
+        self.ledger = remote(MapLedger).options(num_cpus=0).remote()
+
+    def stop(self) -> None:
+        """End both, and the pool with them."""
+        ray.kill(self.pipeline, no_restart=True)
+        ray.kill(self.ledger, no_restart=True)
+
+
+class _BulkMap:
+    """The driver's side of one bulk map: follows the ledger, kills the pipeline when it is over or nothing moves.
+
+    Attributes:
+        outcomes: Ended items.
+        why: Why the map ended.
+        clean: The pipeline ended by itself.
+    """
+
+    def __init__(
+        self,
+        processes: _BulkProcesses,
+        items: Sequence[str],
+        *,
+        policy: FanoutPolicy,
+        options: BulkOptions,
+        closing: Closing,
+        tally: ProgressTally,
+    ) -> None:
+        self._pipeline = processes.pipeline
+        self._ledger = processes.ledger
         self._items = items
         self._policy = policy
         self._options = options
         self._closing = closing
         self._tally = tally
-        remote: Any = ray.remote
-        self._ledger = remote(MapLedger).options(num_cpus=0).remote(policy)
         self.outcomes: dict[str, ItemOutcome] = {}
+        self.why = ""
+        self.clean = False
 
-    def follow(self, pipeline: Any, stage: Stage) -> tuple[str, bool]:
+    def follow(self, stage: Stage) -> None:
         """Run the pipeline to its end, or until it is to be ended.
-
-        Returns:
-            Why it left items unfinished, if it did; and whether it ended by itself.
 
         Raises:
             ConfigError, PrerequisiteError, StoreError: From opening the stage.
         """
-        running = pipeline.run.remote(stage, self._items, self._policy, self._options, self._ledger)
+        self._ledger.begin.remote(self._policy)
+        running = self._pipeline.run.remote(stage, self._items, self._policy, self._options, self._ledger)
         watchdog = Watchdog(self._options.stall_s, start_s=self._options.start_timeout_s)
         ready: list[Any] = []
-        why = None
         try:
-            while why is None:
+            while not self.why:
                 ready = ray.wait([running], timeout=self._pause_s())[0]
-                why = self._look(watchdog) or (_end_of(running) if ready else None)
+                self.why = self._look(watchdog) or (_end_of(running) if ready else "")
         except (RayError, GetTimeoutError) as error:
-            why = f"the ledger of the map was lost: {str(error)[-500:]}"
-        if len(self.outcomes) == len(self._items) and not ready:
-            ready = ray.wait([running], timeout=CLEAN_END_S)[0]
-        return why, bool(ready)
+            self.why = f"the ledger of the map was lost: {str(error)[-500:]}"
+        if len(self.outcomes) == len(self._items):
+            ready = ready or ray.wait([running], timeout=CLEAN_END_S)[0]
+            self.clean = bool(ready)
+        if not self.clean:
+            ray.kill(self._pipeline, no_restart=True)
 
     def _pause_s(self) -> float:
         left_s = self._closing.left_s()
@@ -158,7 +188,9 @@ class _BulkMap:
         self._tally.add(news.outcomes)
 
     def unfinished(self) -> tuple[dict[str, Tries], frozenset[str]]:
-        """What the pipeline left: tries spent per item, and which of them are to be run alone. Ends the ledger."""
+        """What the pipeline left: tries spent per item, and which of them are to be run alone."""
+        if self.clean:
+            return {}, frozenset()
         spent: dict[str, Tries] = {}
         suspects: frozenset[str] = frozenset()
         try:
@@ -166,7 +198,6 @@ class _BulkMap:
             spent, suspects = ray.get(self._ledger.unfinished.remote(), timeout=LEDGER_ANSWER_S)
         except (RayError, GetTimeoutError) as error:
             log.warning("the ledger of the map was lost with the attempt counts: %s", str(error)[-300:])
-        ray.kill(self._ledger, no_restart=True)
         return {item: spent.get(item, Tries()) for item in self._items if item not in self.outcomes}, suspects
 
 
@@ -188,7 +219,7 @@ class RayDataExecutor:
     def __init__(self, policy: FanoutPolicy | None = None, options: BulkOptions | None = None) -> None:
         self._policy = policy or FanoutPolicy()
         self._options = options or BulkOptions()
-        self._pipeline: Any = None
+        self._processes: _BulkProcesses | None = None
         self._turn = threading.Lock()
 
     def map(self, stage: Stage, items: Sequence[str], *, on_progress: ProgressCallback | None = None) -> MapReport:
@@ -202,24 +233,16 @@ class RayDataExecutor:
         with self._turn:
             closing = Closing(self._policy, len(listed))
             tally = ProgressTally(stage.name, len(listed), on_progress)
-            bulk = _BulkMap(listed, self._policy, self._options, closing, tally)
-            why = self._follow(bulk, stage)
-            tries, suspects = bulk.unfinished()
-            ended = bulk.outcomes | self._rest(stage, tries, suspects, why, closing, tally)
+            self._processes = self._processes or _BulkProcesses()
+            bulk = _BulkMap(self._processes, listed, policy=self._policy, options=self._options, closing=closing, tally=tally)
+            try:
+                bulk.follow(stage)
+                tries, suspects = bulk.unfinished()
+            finally:
+                if not bulk.clean:
+                    self.close()
+            ended = bulk.outcomes | self._rest(stage, tries, suspects, bulk.why, closing, tally)
         return MapReport(tuple(ended[item] for item in listed), time.monotonic() - started)
-
-    def _follow(self, bulk: _BulkMap, stage: Stage) -> str:
-        """Run the map in the pipeline process, which serves the next map too if this one ended well: imports cost seconds."""
-        if self._pipeline is None:
-            remote: Any = ray.remote
-            self._pipeline = remote(BulkPipeline).options(num_cpus=0).remote()
-        clean = False
-        try:
-            why, clean = bulk.follow(self._pipeline, stage)
-        finally:
-            if not clean:
-                self.close()
-        return why
 
     def _rest(
         self, stage: Stage, tries: dict[str, Tries], suspects: frozenset[str], why: str, closing: Closing, tally: ProgressTally
@@ -249,7 +272,7 @@ class RayDataExecutor:
                 slot.kill()
 
     def close(self) -> None:
-        """End the pipeline process; the executor can be used again."""
-        pipeline, self._pipeline = self._pipeline, None
-        if pipeline is not None and ray.is_initialized():
-            ray.kill(pipeline, no_restart=True)
+        """End the processes; the executor can be used again."""
+        processes, self._processes = self._processes, None
+        if processes is not None and ray.is_initialized():
+            processes.stop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from coevo.errors import CoevoError
@@ -74,11 +74,15 @@ class LedgerNews(NamedTuple):
 
 
 class MapLedger:
-    """Book of one bulk map; runs as an actor. Items are `claimed` by a worker before their attempt and end once."""
+    """Book of one bulk map at a time; runs as an actor. Items are claimed by a worker before their attempt and end once."""
 
-    def __init__(self, policy: FanoutPolicy, tries: Mapping[str, Tries] | None = None) -> None:
+    def __init__(self, policy: FanoutPolicy | None = None) -> None:
+        self.begin(policy or FanoutPolicy())
+
+    def begin(self, policy: FanoutPolicy) -> None:
+        """Open a new book. Only after a map that ended by itself: nobody may report to the old one any more."""
         self._policy = policy
-        self._tries = dict(tries or {})
+        self._tries: dict[str, Tries] = {}
         self._claimed: set[str] = set()
         self._losses: Counter[str] = Counter()
         self._ended: set[str] = set()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import shutil
 import tempfile
 import time
@@ -21,9 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-import ray
 
 from cluster.executor import ActorExecutor, ActorOptions, BulkOptions, RayDataExecutor
+from cluster.session import AuthMode, SessionConfig, open_session
 from coevo.fanout import FanoutPolicy, LocalExecutor
 from coevo.ports import Executor, ItemState
 from coevo.stages import EchoStage
@@ -91,19 +90,17 @@ def main() -> None:
     parser.add_argument("--only", default="", help="run the executors whose name starts so")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     policy = FanoutPolicy(concurrency=arguments.concurrency)
     items = [f"e{index:06d}" for index in range(arguments.episodes)]
     rows: list[Row] = []
     folder = Path(tempfile.mkdtemp(prefix="bench-executor-"))
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     try:
-        for name, make in plans(policy, arguments.actors, arguments.blocks).items():
-            if name.startswith(arguments.only):
-                rows.append(measure(name, make(), items, folder))
-                show(rows[-1])
+        with open_session(SessionConfig(auth=AuthMode.DISABLED, environment={"RAY_worker_niceness": "0"})):
+            for name, make in plans(policy, arguments.actors, arguments.blocks).items():
+                if name.startswith(arguments.only):
+                    rows.append(measure(name, make(), items, folder))
+                    show(rows[-1])
     finally:
-        ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps([rounded(row) for row in rows]))
 

@@ -22,6 +22,7 @@ from tests.contract.test_executors import QUICK, ExecutorContract, ExecutorFacto
 ray = pytest.importorskip("ray")
 
 from cluster.executor import ActorExecutor, ActorOptions, BulkOptions, RayDataExecutor  # noqa: E402
+from cluster.session import AuthMode, SessionConfig, open_session  # noqa: E402
 
 OPTIONS = ActorOptions(actors=2, num_cpus=0.5, beat_s=0.2, silence_s=5.0)
 BULK = BulkOptions(actors=2, num_cpus=0.5, beat_s=0.2, stall_s=5.0, block_rows=8)
@@ -29,10 +30,8 @@ BULK = BulkOptions(actors=2, num_cpus=0.5, beat_s=0.2, stall_s=5.0, block_rows=8
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[None]:
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    yield
-    ray.shutdown()
+    with open_session(SessionConfig(auth=AuthMode.DISABLED, environment={"RAY_worker_niceness": "0"})):
+        yield
 
 
 def worker_pids(source: LocalSource) -> Counter[int]:
@@ -117,8 +116,16 @@ class TestActorExecutor(RayContract):
 
 class TestRayDataExecutor(RayContract):
     @pytest.fixture
-    def executor_of(self) -> ExecutorFactory:
-        return lambda policy: RayDataExecutor(policy, BULK)
+    def executor_of(self) -> Iterator[ExecutorFactory]:
+        made: list[RayDataExecutor] = []
+
+        def make(policy: FanoutPolicy) -> RayDataExecutor:
+            made.append(RayDataExecutor(policy, BULK))
+            return made[-1]
+
+        yield make
+        for executor in made:
+            executor.close()
 
 
 def test_no_session_is_a_clear_error() -> None:

@@ -74,6 +74,15 @@ def test_tries_are_exhausted_by_losses() -> None:
     assert "lost" in outcome.error
 
 
+def test_a_new_book_forgets_the_old_map() -> None:
+    ledger = MapLedger()
+    ledger.claim(["a"])
+    ledger.report(0, [committed("a")])
+    ledger.begin(FanoutPolicy(tries=1))
+    assert ledger.drain().outcomes == []
+    assert ledger.claim(["a"]) == [Tries()]
+
+
 def test_what_is_in_flight_counts_when_the_map_is_cut() -> None:
     ledger = MapLedger(FanoutPolicy())
     ledger.claim(["a", "b"])
