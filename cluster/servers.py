@@ -76,7 +76,7 @@ class PoolConfig:
     resources: Mapping[str, float] = field(default_factory=dict)
     max_concurrency: int = 1000
     heartbeat_s: float = 0.5
-    heartbeat_timeout_s: float = 30.0
+    heartbeat_timeout_s: float = 60.0
     stall_timeout_s: float = 300.0
     start_timeout_s: float = 600.0
     max_start_failures: int = 3

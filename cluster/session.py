@@ -50,6 +50,8 @@ QUIET_ENVIRONMENT = {
 }
 """What worker processes see: one thread each (two spin on a busy machine), nothing sent anywhere, nothing downloaded."""
 
+_LOCAL_TRIES = 3
+
 MIN_LOGICAL_CPUS = 4
 """Ray Data and Ray Train were seen to stall with 2."""
 
@@ -147,19 +149,22 @@ def _connect(config: SessionConfig) -> Session:
         wanted |= {"PYTHONPATH": _python_path()}
     # A local cluster's processes inherit the environment of this moment; the driver gets its own back afterwards.
     with _environment({} if config.address else wanted):
-        try:
-            context = ray.init(namespace=NAMESPACE, log_to_driver=config.log_to_driver, logging_level=logging.ERROR, **arguments)
-        except Exception as error:
-            ray.shutdown()
-            what = "the Ray cluster can't be reached" if config.address else "a local Ray cluster can't be started"
-            fix = (
-                "check the address, RAY_AUTH_TOKEN and that Ray and Python versions agree"
-                if config.address
-                else "check free memory and /tmp"
-            )
-            raise PrerequisiteError(what, seen=f"{config.address or 'local'}: {error}", fix=fix) from error
+        context = _init(arguments, config, tries=1 if config.address else _LOCAL_TRIES)
     session_dir = str(getattr(context, "address_info", {}).get("session_dir") or "")
     return Session(NAMESPACE, not config.address, str(Path(session_dir, "logs")) if session_dir and not config.address else "")
+
+
+def _init(arguments: Mapping[str, Any], config: SessionConfig, *, tries: int) -> Any:
+    """`ray.init`; a local start is tried again, because Ray gives its node manager 30 s, fixed, and a busy machine may need more."""
+    try:
+        return ray.init(namespace=NAMESPACE, log_to_driver=config.log_to_driver, logging_level=logging.ERROR, **arguments)
+    except Exception as error:
+        ray.shutdown()
+        if tries > 1:
+            return _init(arguments, config, tries=tries - 1)
+        what = "the Ray cluster can't be reached" if config.address else "a local Ray cluster can't be started"
+        fix = "check the address, RAY_AUTH_TOKEN and the versions of Ray and Python" if config.address else "check load, memory and /tmp"
+        raise PrerequisiteError(what, seen=f"{config.address or 'local'}: {error}", fix=fix) from error
 
 
 def _set_auth(config: SessionConfig) -> None:

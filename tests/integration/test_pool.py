@@ -141,6 +141,29 @@ def test_text_leaves_out_the_end_of_turn(pool: ModelPool) -> None:
     asyncio.run(play())
 
 
+def test_cancelled_callers_free_the_engines(pool: ModelPool) -> None:
+    """A caller that gives up takes its request out of the engine, across processes."""
+
+    async def play() -> None:
+        model = pool.source().open()
+        await model.complete(request(0))
+        running = [asyncio.ensure_future(model.complete(request(number, tokens=400))) for number in range(24)]
+        await asyncio.sleep(0.2)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        assert model.router_stats().in_flight == dict.fromkeys(model.router_stats().in_flight, 0)
+
+    asyncio.run(play())
+    before = sum(one.health.stats.completion_tokens for one in pool.stats().replicas if one.health)
+    deadline = time.monotonic() + 30
+    while pool.stats().depth:
+        assert time.monotonic() < deadline, pool.stats()
+        time.sleep(0.1)
+    after = sum(one.health.stats.completion_tokens for one in pool.stats().replicas if one.health)
+    assert after - before < 24 * 400 / 4  # had they run on, they would have sampled most of this
+
+
 def test_a_killed_server_is_replaced(pool: ModelPool) -> None:
     """Promise 2: SIGKILL with 64 requests in flight, from this process and from a client in another one."""
     remote = ray.remote(num_cpus=0)(remote_batch).remote(pool.source(), 16)
