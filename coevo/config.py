@@ -217,6 +217,8 @@ class ClusterConfig(Config):
     """Ray address; null starts a local cluster."""
     cpus: int = Field(8, ge=4)
     """Logical CPUs of a local cluster: they ration placement, not cores (fewer than 4 stall Ray Data and Ray Train)."""
+    release_engines: bool = False
+    """Stop the engines before training: for machines where both do not fit (one GPU, little memory)."""
     bulk: Literal["actors", "ray_data"] = "ray_data"
     """Executor of the bulk stages; small batches always use the long-lived actors."""
 

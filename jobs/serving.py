@@ -1,6 +1,7 @@
-"""What a run needs of the cluster: the Ray session, one pool at a time per model, two executors, the trainer.
+"""What a run needs of the cluster: the Ray session, the pool, two executors, the trainer.
 
-Pools start when first used and give their memory back between phases: training and serving do not overlap on a small machine.
+The pool starts when first used and serves one model at a time. Where engines and trainers do not fit side by side
+(`cluster.release_engines`), the engines stop before training starts.
 """
 
 from __future__ import annotations
@@ -96,20 +97,21 @@ class Serving:
         return self.model(self._context.weak_path, self._context.weak_model_id)
 
     def model(self, path: str, model_id: str) -> PoolSource:
-        """A pool that serves exactly this model; the pool before it is closed."""
+        """The pool, serving exactly this model."""
         return self.pool(path, model_id).source()
 
     def pool(self, path: str, model_id: str) -> ModelPool:
-        """As `model`, the pool itself."""
-        if self._pool is not None and self._pool.model_id == model_id:
-            return self._pool
-        self.stop_pool()
+        """As `model`, the pool itself: started when there is none, else its weights are swapped in place on every replica."""
         config = self._context.config
-        kind, reason = engine_kind(config.weak.engine)
-        self._context.display.note(f"starting {config.weak.replicas} {kind} engines for {model_id} ({reason})")
-        pool = ModelPool(PoolConfig(engine=engine_config(config, path=path, model_id=model_id), replicas=config.weak.replicas))
-        self._pool = pool.start()
-        return pool
+        if self._pool is None:
+            kind, reason = engine_kind(config.weak.engine)
+            self._context.display.note(f"starting {config.weak.replicas} {kind} engines for {model_id} ({reason})")
+            pool = ModelPool(PoolConfig(engine=engine_config(config, path=path, model_id=model_id), replicas=config.weak.replicas))
+            self._pool = pool.start()
+        elif self._pool.model_id != model_id:
+            self._context.display.note(f"swapping the engines' weights to {model_id}")
+            self._pool.load_weights(path, model_id=model_id)
+        return self._pool
 
     def stop_pool(self) -> None:
         """Give the engines' memory and cores back."""

@@ -35,13 +35,16 @@ def adapters(context: RunContext) -> list[Adapter]:
 
 
 def _train(context: RunContext, job: TrainingJob) -> Adapter:
-    """Train one job; engines give way to it. A stored adapter needs neither Ray nor torch."""
+    """Train one job. A stored adapter needs neither Ray nor torch."""
     manifest = f"{job.output_prefix}/manifest.json"
     if context.store.head(manifest) is not None:
         return Adapter.from_bytes(context.store.get(manifest))
     from jobs.serving import trainer
 
-    context.serving.rest()
+    if context.config.cluster.release_engines:
+        context.serving.rest()
+    else:
+        context.serving  # noqa: B018 - training needs the session
     context.display.note(f"training {job.arm}, seed {job.seed}")
     return trainer(context).train(job)
 

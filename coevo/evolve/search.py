@@ -1,7 +1,8 @@
 """The harness search: propose edits from failures, race them on the search stream, let the gate decide on fresh selection instances.
 
 One generation: the incumbent plays fresh search instances; the proposer reads those traces and nothing else; its best edits play the same instances;
-the one that gains most goes to the gate, where incumbent and edit meet on selection instances drawn for that gate alone. Everything is
+the one that gains most goes to the gate, where incumbent and edit meet on selection instances drawn for that gate alone. An edit that was not
+refuted may be raced again, and gated again at a gate of its own: alpha is spent per gate, whatever is tried. Everything is
 a function of the seed and of committed episodes, so a killed search run again takes the same decisions without playing anything twice.
 """
 
@@ -20,7 +21,7 @@ from coevo.evolve.gate import AlphaSpending, Arm, GateConfig, GateDecision, Null
 from coevo.evolve.propose import Edit, Evidence, Proposer
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import derive_seed
-from coevo.records import Episode, Record
+from coevo.records import Episode, Record, Verdict
 from coevo.rollout import draw_items, parse_item
 from coevo.tasks.family import Size, Stream, TaskFamily
 
@@ -114,7 +115,7 @@ class SearchTask:
 class _State:
     incumbent: HarnessBundle
     archive: Archive
-    tried: set[str] = field(default_factory=set)
+    refuted: set[str] = field(default_factory=set)
     rounds: list[Round] = field(default_factory=list)
     idle: int = 0
     gates: int = 0
@@ -156,7 +157,7 @@ def _generation(
     traces = _play(state, evaluator, incumbent, items, "search")
     evidence = Evidence(tuple(traces.values()), task.family.tools(task.size))
     random = Random(derive_seed("proposals", task.seed, generation))
-    edits = [edit for edit in proposer.propose(incumbent, evidence, random) if edit.bundle.hash not in state.tried]
+    edits = [edit for edit in proposer.propose(incumbent, evidence, random) if edit.bundle.hash not in state.refuted]
     rate = _rate(traces)
     if not edits:
         state.rounds.append(Round(generation=generation, incumbent=incumbent.hash, incumbent_rate=rate, outcome="no new edits"))
@@ -167,6 +168,8 @@ def _generation(
     if accepted and best is not None:
         state.incumbent = best.bundle
         state.archive.accept(best.bundle.hash)
+    elif decision is not None and decision.verdict is Verdict.REFUTED:
+        state.refuted.add(decision.candidate)
     state.idle = 0 if accepted else state.idle + 1
     outcome = "accepted" if accepted else ("refused by the gate" if decision is not None else "no edit gained on the search stream")
     state.rounds.append(
@@ -181,7 +184,6 @@ def _race(
     """Play every edit on the incumbent's instances; the one that gains most, when any gains."""
     races: list[Race] = []
     for edit in edits:
-        state.tried.add(edit.bundle.hash)
         played = _play(state, evaluator, edit.bundle, items, "race")
         shared = [item for item in items if item in played and item in traces]
         delta = sum(played[item].success - traces[item].success for item in shared) / max(1, len(shared))
@@ -195,24 +197,26 @@ def _race(
                 instances=len(shared),
             )
         )
-        if edit.bundle.hash not in {one.harness_hash for one in state.archive.candidates}:
-            outcomes = {parse_item(item)[0].key: (int(played[item].success),) for item in shared}
-            state.archive.add(
-                Candidate(
-                    harness_hash=edit.bundle.hash,
-                    parent=state.incumbent.hash,
-                    summary=f"{edit.component}: {edit.mechanism}",
-                    generation=generation,
-                    outcomes=outcomes,
-                )
-            )
+        outcomes = {parse_item(item)[0].key: (int(played[item].success),) for item in shared}
+        _observe(state, edit, generation, outcomes)
     best = max(range(len(races)), key=lambda index: (races[index].delta, -index))
     return tuple(races), (edits[best] if races[best].delta > 0 else None)
 
 
-def _gate(
-    state: _State, task: SearchTask, generation: int, selection: SelectionStream, evaluator: Evaluator, edit: Edit
-) -> GateDecision:
+def _observe(state: _State, edit: Edit, generation: int, outcomes: Mapping[str, tuple[int, ...]]) -> None:
+    """Put a raced edit, or more outcomes of a known one, into the archive."""
+    if edit.bundle.hash in {one.harness_hash for one in state.archive.candidates}:
+        state.archive.observe(edit.bundle.hash, outcomes)
+        return
+    summary = f"{edit.component}: {edit.mechanism}"
+    state.archive.add(
+        Candidate(
+            harness_hash=edit.bundle.hash, parent=state.incumbent.hash, summary=summary, generation=generation, outcomes=dict(outcomes)
+        )
+    )
+
+
+def _gate(state: _State, task: SearchTask, generation: int, selection: SelectionStream, evaluator: Evaluator, edit: Edit) -> GateDecision:
     gate_id = f"generation-{generation}"
     config = task.gate_config
     seeds = selection.draw(gate_id, count=config.instances)
