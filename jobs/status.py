@@ -23,6 +23,7 @@ from jobs.display import Display, duration
 __all__ = ["Attempts", "RunStatus", "StageStatus", "read_status", "show_status"]
 
 ORDER = ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate", "report")
+NO_STAGES = {"episodes", "attempts", "scratch"}
 SHOWN_IDS = 5
 RESUMABLE = ("store", "cluster", "rollout")
 
@@ -84,7 +85,7 @@ def _stages(store: BlobStore, run: str, keys: list[str]) -> tuple[StageStatus, .
     objects: Counter[tuple[str, str]] = Counter()
     for key in keys:
         parts = key.split("/")
-        if len(parts) > 2 and parts[0] not in {"episodes", "attempts"}:
+        if len(parts) > 2 and parts[0] not in NO_STAGES:
             objects[parts[0], parts[1]] += 1
     closed = {key for key in keys if key.endswith("/manifest.json")}
     found = []

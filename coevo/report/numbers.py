@@ -20,6 +20,7 @@ __all__ = ["SECTIONS", "numbers", "words"]
 Numbers = dict[str, Any]
 
 _MODEL_ORDER = ("base", "imitation", "correction")
+_STAGES = ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate")
 _WORDS = {
     Verdict.SUPPORTED: "better: the interval excludes 0",
     Verdict.REFUTED: "worse: the interval excludes 0",
@@ -347,6 +348,10 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> Numbers:
     return flat
 
 
+def _stage_rank(stage: str) -> tuple[int, str]:
+    return (_STAGES.index(stage) if stage in _STAGES else len(_STAGES), stage)
+
+
 def _cost(facts: ReportFacts) -> Numbers | None:
     if not facts.manifests:
         return None
@@ -363,7 +368,7 @@ def _cost(facts: ReportFacts) -> Numbers | None:
             "wall_s": one.wall_s,
             "usd": one.cost_usd,
         }
-        for one in facts.manifests
+        for one in sorted(facts.manifests, key=lambda one: _stage_rank(one.stage))
     ]
     known = [one.cost_usd for one in facts.manifests if one.cost_usd is not None]
     trained_s = sum(one.metrics.get("seconds", 0.0) for one in facts.adapters)

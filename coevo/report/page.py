@@ -73,7 +73,7 @@ def render(facts: ReportFacts) -> Report:
         seeds=len({cell["training_seed"] for cell in sections.get("grid", {}).get("cells", [])} - {None}),
         spreads=_spreads(sections),
         metric_names=_union([one["metrics"] for one in sections.get("training", {}).get("adapters", [])]),
-        canary_names=[name for name in _union(canaries) if name not in {"adapter", "model_id"}],
+        canary_names=[name for name in _union(canaries) if name not in {"adapter", "model_id", "weights_hash"}],
         miniature=facts.config.get("weak", {}).get("model") == "mini",
         not_reached=", ".join(TITLES[name].lower() for name in twin["not_reached"]),
     )
@@ -96,8 +96,10 @@ def _plots(sections: dict[str, Any]) -> dict[str, Markup]:
 
 def _tiles(sections: dict[str, Any]) -> list[dict[str, Any]]:
     """The comparisons that the run was made for."""
-    pairs = {(one["a"], one["b"]): one for one in sections.get("grid", sections.get("transfer", {})).get("comparisons", [])}
-    shown = [(what, pairs[a, b]) for a, b, what in _HEADLINES if (a, b) in pairs]
+    name = "grid" if "grid" in sections else "transfer"
+    note = "" if name == "grid" else " (selection instances)"
+    pairs = {(one["a"], one["b"]): one for one in sections.get(name, {}).get("comparisons", [])}
+    shown = [(what + note, pairs[a, b]) for a, b, what in _HEADLINES if (a, b) in pairs]
     return [{"what": what, "short": one["words"].partition(":")[0], **one} for what, one in shown]
 
 

@@ -57,6 +57,7 @@ def fill(store: LocalStore, config: RunConfig) -> None:
     writer.spend(tokens=1234)
     writer.commit()
     store.put_if_absent("trial/localize/abcdef123456/localizations/x.json", b"{}")
+    store.put_if_absent("trial/scratch/train/checkpoint.json", b"{}")
     adapter = Adapter(
         model_id="m@1", base_model_id="m", arm="correction", seed=0, weights_hash="w", data_hash="d", rows=1, trained_tokens=1, steps=1,
         config={}, metrics={}, checks={}, key="trial/train/k",
