@@ -5,8 +5,8 @@ decides when it is over and what it is worth. Success depends on turns and token
 status; only backend trouble (`Status.INFRA_ERROR`) leaves the episode ungraded. The record holds no clock: times belong to the attempt
 (`coevo.records.Attempt`), so that equal inputs give equal bytes.
 
-A *branch* is the same loop with a prefix of forced turns: their texts go through the same harness and world without asking the model, so the
-harness's state, the messages and the world stand exactly where they stood (`coevo.localize.replay`).
+A *branch* is the same loop with a prefix of forced turns: their texts go through the same harness and world without asking the model, so
+the harness's state, the messages and the world stand exactly where they stood (`coevo.localize.replay`).
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ class ForcedTurn:
 
 def forced_prefix(episode: Episode, turns: int) -> tuple[ForcedTurn, ...]:
     """The first `turns` turns of a stored episode as a prefix."""
-    return tuple(
-        ForcedTurn(turn.completion_text, turn.completion_token_ids, turn.completion_logprobs) for turn in episode.turns[:turns]
-    )
+    return tuple(ForcedTurn(turn.completion_text, turn.completion_token_ids, turn.completion_logprobs) for turn in episode.turns[:turns])
 
 
 async def play(
@@ -111,7 +109,7 @@ async def play(
         return _unopened(spec, error)
     try:
         status, error_text = await loop.run(), ""
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever breaks in an episode is data, and one bad episode never stops the others (I1)
         status, error_text = Status.INFRA_ERROR, root_traceback(error)
     finally:
         loop.session.close()
@@ -208,7 +206,8 @@ class _Loop:
             self.sampled[len(self.messages)] = completion.token_ids
         self.messages.append(Message(Role.ASSISTANT, completion.text, calls))
         notes = self.session.after_model(number, parsed.say, parsed.call)
-        error, executed, value = parsed.failure, (), None
+        error, value = parsed.failure, None
+        executed: tuple[ToolCall, ...] = ()
         if parsed.call is not None:
             outcome = self.session.execute(parsed.call, number)
             error, executed, value = outcome.error, outcome.calls, outcome.value

@@ -246,6 +246,7 @@ class Trainer(Protocol):
 
 class Publisher(Protocol):
     """Makes an adapter servable under its immutable id and proves it (canary); raises `StoreError` when the id is taken by other
-    weights and `ModelError` when the served weights are not the trained ones."""
+    weights and `ModelError` when the served weights are not the trained ones.
+    """
 
     def publish(self, adapter: Adapter, *, canary_rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> ModelSource: ...

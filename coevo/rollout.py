@@ -1,7 +1,7 @@
 """The rollout stage: one agent on many (instance, repeat) items, each episode committed by itself.
 
-An item is `<task key>#<repeat>`: short, self-describing, the same in every run. The worker that plays it opens its own model client and store;
-nothing but the item and a small index row crosses the fan-out.
+An item is `<task key>#<repeat>`: short, self-describing, the same in every run. The worker that plays it opens its own model client and
+store; nothing but the item and a small index row crosses the fan-out.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from coevo.tasks import load_family
 from coevo.tasks.family import Size, Stream, TaskFamily, TaskInstance
 
 __all__ = ["AgentSource", "RolloutStage", "draw_items", "item_of", "parse_item"]
+
 
 def item_of(instance: TaskInstance, repeat: int) -> str:
     """`<task key>#<repeat>`."""
@@ -139,7 +140,9 @@ class RolloutWorker:
             )
         )
         if episode.status is Status.INFRA_ERROR:
-            raise InfraError("the episode met infrastructure trouble", seen=episode.error[-2000:], fix="it is played again in a fresh world")
+            raise InfraError(
+                "the episode met infrastructure trouble", seen=episode.error[-2000:], fix="it is played again in a fresh world"
+            )
         return _note(self._episodes.commit_first(episode))
 
     async def aclose(self) -> None:

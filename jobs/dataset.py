@@ -52,7 +52,7 @@ def dataset_manifest(context: RunContext) -> StageManifest:
 def _arms(context: RunContext, bundle: HarnessBundle, rolled: StageManifest) -> dict[str, list[TrainingRow]]:
     config = context.config
     tokenizer, syntax = FolderTokenizer(context.weak_path), chat_format(config.weak.chat_format)
-    failed, succeeded = mined(context, rolled)
+    _, succeeded = mined(context, rolled)
     arms: dict[str, list[TrainingRow]] = {}
     if "correction" in config.dataset.arms:
         records = corrections(context)

@@ -1,7 +1,7 @@
 """Pretrain the embedded model: corpus, training, gates. `python -m jobs.pretrain --out FOLDER --seed 0`.
 
-The corpus is a function of its seed and the code, the weights of corpus, seed and processor type. The gates are those of `coevo.mini.gates`, fixed
-before any training. The shipped folder is the output for seed 0 with the files in `SHIPPED`.
+The corpus is a function of its seed and the code, the weights of corpus, seed and processor type. The gates are those of
+`coevo.mini.gates`, fixed before any training. The shipped folder is the output for seed 0 with the files in `SHIPPED`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,14 @@ CORPUS_SEED = 1
 EPISODES = 24_000
 STEPS = 3200
 TOKENS_PER_BATCH = 4096
-SHIPPED = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+SHIPPED = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
 """Files of the output that ship with the package, beside `pretrain.json`."""
 
 
@@ -121,7 +128,9 @@ def main() -> None:
     parts = corpus(chosen.work, episodes=chosen.episodes, processes=chosen.processes)
     rows = TokenRows.concatenate([TokenRows.load(path) for path in parts])
     config = PretrainConfig(steps=chosen.steps, seed=chosen.seed, tokens_per_batch=TOKENS_PER_BATCH)
-    pretrain(config, rows, tokenizer=chosen.work / "tokenizer", out=chosen.out, on_line=lambda line: print(json.dumps(asdict(line)), flush=True))
+    pretrain(
+        config, rows, tokenizer=chosen.work / "tokenizer", out=chosen.out, on_line=lambda line: print(json.dumps(asdict(line)), flush=True)
+    )
     gates = measure_gates(chosen.out)
     print(json.dumps(gates, indent=1), flush=True)
     (chosen.out / "gates.json").write_text(json.dumps(gates, indent=1) + "\n", encoding="utf-8")

@@ -1,8 +1,8 @@
 """Which turns are trained on, per arm. One row = one trained turn; arms are compared at equal rows.
 
-`correction`: verified rewrites at exactly the prompt the weak model saw, mixed with the weak model's own successful turns (one-sided corrections
-over-generalize). `imitation`: every turn of the expert's successful episodes under the same harness. Rows come only from graded, successful or corrected
-episodes of the search stream (I2, I8); order and choice are functions of the seed.
+`correction`: verified rewrites at exactly the prompt the weak model saw, mixed with the weak model's own successful turns (one-sided
+corrections over-generalize). `imitation`: every turn of the expert's successful episodes under the same harness. Rows come only from
+graded, successful or corrected episodes of the search stream (I2, I8); order and choice are functions of the seed.
 """
 
 from __future__ import annotations

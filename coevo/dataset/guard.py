@@ -49,7 +49,9 @@ def check_rows(
     for number, row in enumerate(rows):
         length = len(row.prompt_token_ids) + len(row.completion_token_ids)
         if length > max_length:
-            raise ConfigError("a training row would be cut", seen=f"row {number}: {length} tokens", fix=f"raise train.max_length above {length}")
+            raise ConfigError(
+                "a training row would be cut", seen=f"row {number}: {length} tokens", fix=f"raise train.max_length above {length}"
+            )
         if (row.loss_span.start, row.loss_span.stop) != (len(row.prompt_token_ids), length) or not row.completion_token_ids:
             raise StoreError("a loss span is not the trained turn", seen=f"row {number}: {row.loss_span}", fix="rebuild the dataset")
         closes = [place for place, token in enumerate(row.completion_token_ids) if token == end[0]]

@@ -1,7 +1,7 @@
 """The grid: cells of (model x harness) measured on the same fresh instances, and the paired comparisons between them.
 
-A cell is a name, an agent and items; its measurement is built from committed episodes alone, so it can be computed again from the store (I12). Owed
-items are listed, never scored (I3).
+A cell is a name, an agent and items; its measurement is built from committed episodes alone, so it can be computed again from the store
+(I12). Owed items are listed, never scored (I3).
 """
 
 from __future__ import annotations
@@ -83,11 +83,7 @@ def compare_cells(measurements: Mapping[str, Sequence[Measurement]], *, level: f
 def _common(a: Sequence[Measurement], b: Sequence[Measurement]) -> tuple[list[Measurement], list[Measurement]]:
     """Both sides cut to the instances that every measurement has with the same number of repeats."""
     everyone = [*a, *b]
-    shared = [
-        key
-        for key in everyone[0].success
-        if len({len(one.success.get(key, ())) for one in everyone}) == 1
-    ]
+    shared = [key for key in everyone[0].success if len({len(one.success.get(key, ())) for one in everyone}) == 1]
 
     def cut(one: Measurement) -> Measurement:
         return one.model_copy(update={"success": {key: one.success[key] for key in shared}})

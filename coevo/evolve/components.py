@@ -44,7 +44,7 @@ def still_open(state):
 
 """
 
-_TODO = """
+_COUNT_OPEN = """
 def after_tool(event, state):
     state = track(event, state)
     if state["listed"] is None:
@@ -80,7 +80,7 @@ def todo_note(listing: str, settling: Sequence[str], *, field: str = "") -> str:
 
     Items are the strings of the lists that `listing` returns; where a list holds objects, their `field`. Further pages add to the first.
     """
-    return _TRACK.format(listing=listing, settling=tuple(sorted(settling)), field=field).lstrip() + _TODO
+    return _TRACK.format(listing=listing, settling=tuple(sorted(settling)), field=field).lstrip() + _COUNT_OPEN
 
 
 def finish_guard(listing: str, settling: Sequence[str], *, field: str = "") -> str:

@@ -1,9 +1,9 @@
 """The harness search: propose edits from failures, race them on the search stream, let the gate decide on fresh selection instances.
 
-One generation: the incumbent plays fresh search instances; the proposer reads those traces and nothing else; its best edits play the same instances;
-the one that gains most goes to the gate, where incumbent and edit meet on selection instances drawn for that gate alone. An edit that was not
-refuted may be raced again, and gated again at a gate of its own: alpha is spent per gate, whatever is tried. Everything is
-a function of the seed and of committed episodes, so a killed search run again takes the same decisions without playing anything twice.
+One generation: the incumbent plays fresh search instances; the proposer reads those traces and nothing else; its best edits play the same
+instances; the one that gains most goes to the gate, where incumbent and edit meet on selection instances drawn for that gate alone. An edit
+that was not refuted may be raced again, and gated again at a gate of its own: alpha is spent per gate, whatever is tried. Everything is a
+function of the seed and of committed episodes, so a killed search run again takes the same decisions without playing anything twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a chat format is: how messages become text and how a model's turn is read back.
 
-A format renders message by message, and the text of a conversation is the concatenation of its messages: so a sampled turn's token ids
-can stand in for its rendered text (R13), and a prompt is extended, never re-encoded, while the context only grows.
-Contract (`tests/contract/test_formats.py`): `parse(render_turn(say, call))` gives `say` and `call` back for every call that fits the tool's schema;
+A format renders message by message, and the text of a conversation is the concatenation of its messages: so a sampled turn's token ids can
+stand in for its rendered text (R13), and a prompt is extended, never re-encoded, while the context only grows. Contract
+(`tests/contract/test_formats.py`): `parse(render_turn(say, call))` gives `say` and `call` back for every call that fits the tool's schema;
 special tokens in message content are neutralised, so no observation can forge a turn.
 """
 
@@ -33,10 +33,17 @@ class ChatFormat(Protocol):
     `after_turn` is what the template puts behind a closed assistant turn before the next message.
     """
 
-    name: str
-    end_of_turn: str
-    open_turn: str
-    after_turn: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def end_of_turn(self) -> str: ...
+
+    @property
+    def open_turn(self) -> str: ...
+
+    @property
+    def after_turn(self) -> str: ...
 
     def render_head(self, system: str, tools: Sequence[ToolSpec]) -> str: ...
 

@@ -17,7 +17,7 @@ from coevo.formats.family import ParsedTurn
 
 __all__ = ["HermesFormat"]
 
-_TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.S)
+_TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _SPECIAL = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 _HOW = (
     "\n\nCall one tool per turn. Write the call as JSON inside tags:\n"

@@ -6,7 +6,8 @@
     <|tool|> ok<|end|>
 
 Arguments stand in the order of the tool's schema; strings that are plain words are bare and preceded by a space (so that every word has one
-token, see `coevo.mini.tokenizer`), numbers are bare digits, everything else is JSON. A skipped optional argument makes the later ones `name=value`.
+token, see `coevo.mini.tokenizer`), numbers are bare digits, everything else is JSON. A skipped optional argument makes the later ones
+`name=value`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PAD, SYSTEM, USER, ASSISTANT, TOOL, CALL, END = SPECIAL_TOKENS = (
 )
 _OPENERS = {Role.SYSTEM: SYSTEM, Role.USER: USER, Role.ASSISTANT: ASSISTANT, Role.TOOL: TOOL}
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]*\Z")
-_CALL = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*\((.*)\)\s*\Z", re.S)
+_CALL = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*\((.*)\)\s*\Z", re.DOTALL)
 _NAMED = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(?!=)")
 _RESERVED = {"true", "false", "null"}
 
@@ -152,7 +153,7 @@ def _arguments(text: str) -> Iterator[tuple[str | None, str]]:
         start = named.end() if named else position
         while start < len(text) and text[start].isspace():
             start += 1
-        if start < len(text) and text[start] in "\"[{":
+        if start < len(text) and text[start] in '"[{':
             stop = decoder.raw_decode(text, start)[1]
             end = text.find(",", stop)
             if text[stop : end if end >= 0 else len(text)].strip():
@@ -165,7 +166,7 @@ def _arguments(text: str) -> Iterator[tuple[str | None, str]]:
 
 
 def _value(token: str, schema: dict[str, Any]) -> Any:
-    if token[:1] in "\"[{" and token:
+    if token[:1] in '"[{' and token:
         return json.loads(token)
     kind = schema.get("type")
     if kind == "string":

@@ -1,7 +1,8 @@
 """Deterministic evidence: which turns of a failed episode could have caused the failure, and why, in words.
 
-Detectors read only what the episode records: failed checkpoints, executed calls, refused calls, hook effects. They know no family: a checkpoint's
-subject (the part behind the colon of its name) is looked up in the arguments of the calls that ran. A detector proposes; replay decides.
+Detectors read only what the episode records: failed checkpoints, executed calls, refused calls, hook effects. They know no family: a
+checkpoint's subject (the part behind the colon of its name) is looked up in the arguments of the calls that ran. A detector proposes;
+replay decides.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def _early_finish(episode: Episode) -> Iterator[Suspect]:
     untouched = [check for check in open_work if check.name.partition(":")[2] not in touched]
     unfinished = [check for check in open_work if "not settled" in check.feedback or check in untouched]
     if unfinished:
-        yield Suspect(len(episode.turns) - 1, "early_finish", f"finished with open work: {unfinished[0].feedback or unfinished[0].name}", 3.2)
+        yield Suspect(
+            len(episode.turns) - 1, "early_finish", f"finished with open work: {unfinished[0].feedback or unfinished[0].name}", 3.2
+        )
 
 
 def _refused(episode: Episode) -> Iterator[Suspect]:

@@ -1,7 +1,7 @@
 """Branching: put the world, the harness and the messages back to a turn, change that turn, let the weak model go on.
 
-A branch is an episode whose first turns are forced, so nothing about it is special: harness state, context policy and prompts come out as they
-were (a test holds the rebuilt prompts against the recorded ones). Branches are measurements, not data: they are summed, not stored.
+A branch is an episode whose first turns are forced, so nothing about it is special: harness state, context policy and prompts come out as
+they were (a test holds the rebuilt prompts against the recorded ones). Branches are measurements, not data: they are summed, not stored.
 """
 
 from __future__ import annotations

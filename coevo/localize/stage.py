@@ -1,8 +1,9 @@
 """The localization stage: one failed episode in, one `Localization` out, everything about it replayed before it is believed.
 
-Suspects are tried in play order, the earliest first. A suspect is accepted when the expert's turn there, continued by the weak model, succeeds more often than
-the larger of two baselines (the original turn kept, a fresh turn of the weak model), with a lower bound above 0. Continuations grow in two looks;
-alpha is divided over suspects and looks, so it holds for the whole episode. `unlocalizable` (turn None) is an answer.
+Suspects are tried in play order, the earliest first. A suspect is accepted when the expert's turn there, continued by the weak model,
+succeeds more often than the larger of two baselines (the original turn kept, a fresh turn of the weak model), with a lower bound above 0.
+Continuations grow in two looks; alpha is divided over suspects and looks, so it holds for the whole episode. `unlocalizable` (turn None) is
+an answer.
 """
 
 from __future__ import annotations
@@ -159,4 +160,3 @@ class LocalizeWorker:
 
 def _note(localization: Localization) -> dict[str, Any]:
     return {"turn": localization.turn, "continuations": localization.continuations, "tried": len(localization.candidates)}
-

@@ -1,15 +1,16 @@
 """The pretraining corpus of the embedded model: demonstrations played through the real harness, world and format, plus a copy curriculum.
 
-Every demonstration is an `Episode` on the pretraining stream, so what the model is trained to read is token for token what it will be shown. With a
-trimmed context a row is one window as the model would see it. The mixture follows what made a miniature learn (EXPERIMENTS.md): a third under
-the base harness, a fifth on request plan-first with full history, the rest under random harnesses; one row in five is copying practice.
+Every demonstration is an `Episode` on the pretraining stream, so what the model is trained to read is token for token what it will be
+shown. With a trimmed context a row is one window as the model would see it. The mixture follows what made a miniature learn
+(EXPERIMENTS.md): a third under the base harness, a fifth on request plan-first with full history, the rest under random harnesses; one row
+in five is copying practice.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
@@ -51,10 +52,12 @@ class CorpusPlan:
     copy_share: float = 0.20
     max_tokens: int = 768
     diversity: int = 8
-    habits: Habits = Habits()
+    habits: Habits = field(default_factory=Habits)
 
 
-def build_corpus(plan: CorpusPlan, *, family: TaskFamily, tokenizer: Tokenizer, sandboxes: SandboxPool, seed: int, first: int = 0) -> list[Row]:
+def build_corpus(
+    plan: CorpusPlan, *, family: TaskFamily, tokenizer: Tokenizer, sandboxes: SandboxPool, seed: int, first: int = 0
+) -> list[Row]:
     """Rows of demonstrations `first` .. `first + plan.episodes`, with their share of copying rows.
 
     Args:
@@ -135,7 +138,10 @@ def _row(episode: Episode, turn: int, kept: int, tokenizer: Tokenizer) -> Row:
 
 def _copying(random: Random, tokenizer: Tokenizer) -> Row:
     """A list of ids, some with amounts, then again from the start or from an entry on: loss on what the list determines."""
-    entries = [f" E{random.randint(100, 999)}" + (f" {random.randint(100, 531)}" if random.random() < 0.5 else "") for _ in range(random.randint(2, 5))]
+    entries = [
+        f" E{random.randint(100, 999)}" + (f" {random.randint(100, 531)}" if random.random() < 0.5 else "")
+        for _ in range(random.randint(2, 5))
+    ]
     ids = tokenizer.encode("<|tool|> list" + "".join(entries))
     mask = [0] * len(ids)
     for _ in range(3):

@@ -1,8 +1,8 @@
 """Who the embedded model learns from: a reactive clerk with gaps in its knowledge, and, on request, a planner with the same gaps.
 
-The clerk works depth first and follows the playbook it sees. It often skips the calculation and guesses when nothing tells it to calculate, finishes
-early, books most interns as staff and pays most contractors instead of escalating them. These are properties of the *demonstrations*; world, grader,
-search, correction and imitation treat every model alike.
+The clerk works depth first and follows the playbook it sees. It often skips the calculation and guesses when nothing tells it to calculate,
+finishes early, books most interns as staff and pays most contractors instead of escalating them. These are properties of the
+*demonstrations*; world, grader, search, correction and imitation treat every model alike.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Demonstrator:
         if job.step and random.random() < habits.skip_step and self._harness.playbook:
             job.step = min(job.step + 1, len(chain))
         out = job.beliefs[one.id] == "out" and one.id in job.read
-        if job.step < len(chain) and not (out and chain[job.step] in ("calc",)):
+        if job.step < len(chain) and not (out and chain[job.step] == "calc"):
             name = chain[job.step]
             guess = name == "calc" and not self._harness.playbook and random.random() < habits.skip_calc
             if not guess:

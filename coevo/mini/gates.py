@@ -1,9 +1,10 @@
 """What a pretrained embedded model must show before it may ship, fixed before it was trained.
 
-Measured on held-out instances of the pretraining stream only, three templates, temperature 0.7. The bands leave room above and below: a base
-harness that already solves the task leaves evolution nothing to find, a hand-made harness that solves everything leaves correction nothing to mend.
-The bands were corrected once, before any final weights existed: the first ones (0.40 to 0.85, gap 0.15) had been worked out for the first template alone,
-while over three templates the demonstrator's own habits allow about 0.37 under a perfect harness (EXPERIMENTS.md tells when and what was known then).
+Measured on held-out instances of the pretraining stream only, three templates, temperature 0.7. The bands leave room above and below: a
+base harness that already solves the task leaves evolution nothing to find, a hand-made harness that solves everything leaves correction
+nothing to mend. The bands were corrected once, before any final weights existed: the first ones (0.40 to 0.85, gap 0.15) had been worked
+out for the first template alone, while over three templates the demonstrator's own habits allow about 0.37 under a perfect harness
+(EXPERIMENTS.md tells when and what was known then).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ candidate of any search: a search starts from the family's base harness and mine
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 
 from coevo.evolve.components import finish_guard, loop_breaker, playbook, recipe_tool, todo_note
@@ -51,9 +52,7 @@ class DemoHarness:
     todo: bool = False
 
 
-def _bundle(
-    prompt: str, tools: list[str], composites: dict[str, str], hooks: dict[str, str], keep_last_turns: int | None
-) -> HarnessBundle:
+def _bundle(prompt: str, tools: list[str], composites: dict[str, str], hooks: dict[str, str], keep_last_turns: int | None) -> HarnessBundle:
     files = {
         "harness.yaml": f"schema: 1\nname: demo\nparent: null\n{_LIMITS}\n",
         "prompt/system.md": prompt + "\n",
@@ -128,7 +127,7 @@ def _prompt(random: Random, listing: str, chain: tuple[str, ...], with_playbook:
     if not with_playbook:
         return prompt
     walk = [listing, *chain, "submit_pay", chain[0]]
-    steps = list(zip(walk, walk[1:], strict=False))
+    steps = list(pairwise(walk))
     if random.random() < 0.3:
         steps.append(("escalate", chain[0]))
     if random.random() < 0.3:

@@ -17,7 +17,9 @@ MINI_PATH = Path(__file__).resolve().parent / "weights"
 def mini_path() -> Path:
     """The folder. Raises `PrerequisiteError` when the package was installed without its weights."""
     if not (MINI_PATH / "model.safetensors").is_file():
-        raise PrerequisiteError("the embedded model's weights are missing", seen=str(MINI_PATH), fix="install the package with its data files")
+        raise PrerequisiteError(
+            "the embedded model's weights are missing", seen=str(MINI_PATH), fix="install the package with its data files"
+        )
     return MINI_PATH
 
 

@@ -1,8 +1,8 @@
 """The embedded model's tokenizer: whole words of a closed list, single digits, bytes for everything else.
 
 Words are stored with their preceding space and the format writes a space before every word, so a word has exactly one token wherever it
-stands; digits never carry a space. Both make copying learnable for a model of a million parameters (ids and amounts are copied digit by digit).
-The lists of verbs are larger than any harness uses: pretraining draws tool names from them, so names must be read from the context.
+stands; digits never carry a space. Both make copying learnable for a model of a million parameters (ids and amounts are copied digit by
+digit). The lists of verbs are larger than any harness uses: pretraining draws tool names from them, so names must be read from the context.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LIST_NAMES = "list_employees enum_ids show_all roster".split()
 RECORD_NAMES = "get_record pull_file view_row open_row".split()
 
 _PROSE = (
-    "you audit payroll check pay settle every all each employee employees department staff of the for in please run review process close this week "
-    "month time sheets timesheets people team handle "
-    "tools rules after do then first plan records record submit step notes note new out done none todo list not empty follow uses code must be "
-    "escalated contractor intern kind hours rate value amount ok error blocked repeat rewritten already settled unknown bad arguments call calls no "
-    "more than one tool REG INT CON E D true false null with and or is are has to a an by on at it pending left open items item seen cut same as above "
-    "read before finish when if last next wrong missing correct use only never always again"
+    "you audit payroll check pay settle every all each employee employees department staff of the for in please run review process "
+    "close this week month time sheets timesheets people team handle tools rules after do then first plan records record submit step "
+    "notes note new out done none todo list not empty follow uses code must be escalated contractor intern kind hours rate value amount "
+    "ok error blocked repeat rewritten already settled unknown bad arguments call calls no more than one tool REG INT CON E D true "
+    "false null with and or is are has to a an by on at it pending left open items item seen cut same as above read before finish when "
+    "if last next wrong missing correct use only never always again"
 ).split()
 _TOOLS = "list_employees get_record calc submit_pay escalate finish".split()
 WORDS = tuple(dict.fromkeys([*_PROSE, *_TOOLS, *LIST_NAMES, *RECORD_NAMES, *CHAIN_NAMES]))
@@ -42,7 +42,7 @@ _SPACED_MARKS = (" .", " ,")
 def build_tokenizer() -> dict[str, object]:
     """The content of `tokenizer.json`: BPE with no merges, so that a piece is a known word or single bytes."""
     alphabet = _byte_alphabet()
-    spell = {byte: char for byte, char in enumerate(alphabet)}
+    spell = dict(enumerate(alphabet))
     pieces = [*SPECIAL_TOKENS, *sorted(alphabet)]
     pieces += ["".join(spell[byte] for byte in f" {word}".encode()) for word in WORDS]
     pieces += ["".join(spell[byte] for byte in mark.encode()) for mark in _SPACED_MARKS]

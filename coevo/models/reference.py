@@ -1,8 +1,8 @@
 """The family's reference policy as a ChatModel: the expert of the embedded default.
 
-It reopens the world from the request's replayable position, asks the policy for its next family calls and says them in the harness's own terms:
-renamed tools by their shown name, and a composite tool where one call does what the policy is about to do. So the same policy plays under the base and under
-an evolved harness, and writes rewrites in the weak model's own format.
+It reopens the world from the request's replayable position, asks the policy for its next family calls and says them in the harness's own
+terms: renamed tools by their shown name, and a composite tool where one call does what the policy is about to do. So the same policy plays
+under the base and under an evolved harness, and writes rewrites in the weak model's own format.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def shown_call(
 ) -> ToolCall:
     """The call that performs the start of `move.plan` with the tools a harness shows.
 
-    A composite tool stands for the plan's start when, tried on a fork, it runs at least the first planned calls, settles nothing (the fork's grade is
-    unchanged) and either does two planned calls or more, or the plain tool is hidden, or the prompt names it.
+    A composite tool stands for the plan's start when, tried on a fork, it runs at least the first planned calls, settles nothing (the
+    fork's grade is unchanged) and either does two planned calls or more, or the plain tool is hidden, or the prompt names it.
     """
     names = {entry.name: entry.shown_name for entry in bundle.tools if not entry.composite}
     shown = {tool.name for tool in tools}
@@ -92,7 +92,9 @@ def shown_call(
         if tool.name not in bundle.composites:
             continue
         arguments = _bind(tool, move.plan)
-        covered, extra = (0, False) if arguments is None else _covered(ToolCall(tool.name, arguments), move, world, bundle, family, sandboxes)
+        covered, extra = (
+            (0, False) if arguments is None else _covered(ToolCall(tool.name, arguments), move, world, bundle, family, sandboxes)
+        )
         usable = plain not in shown or (not extra and (covered >= 2 or (covered == 1 and tool.name in bundle.system_prompt)))
         if arguments is not None and covered > best_covered and usable:
             best, best_covered = ToolCall(tool.name, arguments), covered

@@ -42,7 +42,9 @@ class FolderTokenizer:
         """Id of one token. Raises `PrerequisiteError` when the vocabulary lacks it."""
         found = self._backend.token_to_id(token)
         if found is None:
-            raise PrerequisiteError("the tokenizer lacks a token of the chat format", seen=token, fix="use the format the model was trained with")
+            raise PrerequisiteError(
+                "the tokenizer lacks a token of the chat format", seen=token, fix="use the format the model was trained with"
+            )
         return int(found)
 
     @property

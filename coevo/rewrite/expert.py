@@ -1,7 +1,7 @@
 """Experts that rewrite one turn: one strategy sentence and one tool call, in the weak model's own chat format.
 
-Contract: `rewrite` sees the recorded episode up to the turn, the failed turn and the failed checkpoints (never the grader's expected result) and
-returns up to N candidates, most likely first, without duplicates; an empty tuple says that the state can't be saved from there.
+Contract: `rewrite` sees the recorded episode up to the turn, the failed turn and the failed checkpoints (never the grader's expected
+result) and returns up to N candidates, most likely first, without duplicates; an empty tuple says that the state can't be saved from there.
 """
 
 from __future__ import annotations

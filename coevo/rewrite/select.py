@@ -1,7 +1,7 @@
 """Which verified rewrite to train on: the one that the weak model itself finds likeliest.
 
-The repair nearest to how the weak model already writes keeps model-harness fit, so among candidates with a verified gain the lowest per-token negative
-log-likelihood wins, and strategy sentence and call are reported apart. Ties go to the earlier candidate.
+The repair nearest to how the weak model already writes keeps model-harness fit, so among candidates with a verified gain the lowest
+per-token negative log-likelihood wins, and strategy sentence and call are reported apart. Ties go to the earlier candidate.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The rewrite stage: one localized episode in, one `Correction` out.
 
-The expert offers N rewrites of the localized turn. Each is checked against the tool schema, executed in a replayed world and continued m times by the weak model, with
-fresh continuations (not those that localized the turn, which were selected for looking good). Verified = the gain over the larger of the
-localization's two baselines has a lower bound above 0. A turn none of whose rewrites verifies gives a Correction with `verified` False.
+The expert offers N rewrites of the localized turn. Each is checked against the tool schema, executed in a replayed world and continued m
+times by the weak model, with fresh continuations (not those that localized the turn, which were selected for looking good). Verified = the
+gain over the larger of the localization's two baselines has a lower bound above 0. A turn none of whose rewrites verifies gives a
+Correction with `verified` False.
 """
 
 from __future__ import annotations
@@ -157,4 +158,5 @@ class RewriteWorker:
 
 
 def _note(correction: Correction) -> dict[str, Any]:
-    return {"turn": correction.turn, "verified": correction.verified, "call": correction.candidates[correction.chosen].call.name}
+    continuations = sum(candidate.continued for candidate in correction.candidates)
+    return {"turn": correction.turn, "verified": correction.verified, "continuations": continuations, "call": correction.candidates[correction.chosen].call.name}

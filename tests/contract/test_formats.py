@@ -7,15 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coevo.chat import Message, Role, ToolCall, ToolSpec
-from coevo.formats import FORMATS, chat_format
 from coevo.errors import ConfigError
+from coevo.formats import FORMATS, chat_format
 
 TOOL = ToolSpec(
     "pay",
     "Pay one employee.",
     {
         "type": "object",
-        "properties": {"employee": {"type": "string"}, "amount": {"type": "integer"}, "tags": {"type": "array"}, "memo": {"type": "string"}},
+        "properties": {
+            "employee": {"type": "string"},
+            "amount": {"type": "integer"},
+            "tags": {"type": "array"},
+            "memo": {"type": "string"},
+        },
         "required": ["employee", "amount"],
     },
 )

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -49,7 +49,7 @@ class ClerkSource:
     """The demonstrator as a picklable weak model."""
 
     harness: DemoHarness
-    habits: Habits = Habits()
+    habits: Habits = field(default_factory=Habits)
     model_id: str = "demonstrator:7"
 
     def open(self) -> Demonstrator:
@@ -116,14 +116,19 @@ def test_evidence_names_the_settling_turn(bench: Bench) -> None:
 
 def test_replay_finds_the_turn_that_went_wrong(bench: Bench) -> None:
     """Promises 2 and 3: where a turn is found it is a settling turn that was wrong, and its gain beats both baselines."""
-    single = [episode for episode in bench.failed if sum(not check.passed for check in (episode.grade.checkpoints if episode.grade else ())) == 1]
+    single = [
+        episode for episode in bench.failed if sum(not check.passed for check in (episode.grade.checkpoints if episode.grade else ())) == 1
+    ]
     records = localized(bench, [episode.id for episode in single], "first")
     found = [(record, episode) for record, episode in zip(records, single, strict=True) if record.turn is not None]
     assert found, "no episode with one mistake was localized"
     for record, episode in found:
         place = next(candidate for candidate in record.candidates if candidate.turn == record.turn)
-        assert place.gain_lower is not None and place.gain_lower > 0
-        assert place.p_rewritten is not None and place.p_kept is not None and place.p_resampled is not None
+        assert place.gain_lower is not None
+        assert place.gain_lower > 0
+        assert place.p_rewritten is not None
+        assert place.p_kept is not None
+        assert place.p_resampled is not None
         assert place.p_rewritten > max(place.p_kept, place.p_resampled)
         assert record.turn == wrong_turn(episode)
     for record in records:
