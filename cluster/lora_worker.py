@@ -218,6 +218,7 @@ def _commit(
         checks=checks.values,
         key=key,
     )
+    store.put_if_absent(f"{job.output_prefix}/curve.json", json.dumps([round(loss, 6) for loss in progress.losses]).encode())
     if store.put_if_absent(f"{job.output_prefix}/manifest.json", adapter.to_bytes()) is PutResult.CONFLICT:
         raise StoreError("this job has another adapter already", seen=job.output_prefix, fix="use the stored one, or a new output prefix")
 

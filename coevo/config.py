@@ -59,8 +59,8 @@ class WeakConfig(Config):
     """`mini` (the embedded default) or a Hugging Face folder."""
     chat_format: str = "mini"
     """Name of a chat format (`coevo.formats`)."""
-    engine: Literal["auto", "vllm", "transformers"] = "auto"
-    """`auto` takes what the installation recorded: vllm where it works, else transformers."""
+    engine: Literal["auto", "vllm", "transformers", "recorded"] = "auto"
+    """`auto` takes what the installation recorded: vllm where it works, else transformers. `recorded` starts no engine."""
     replicas: int = Field(2, ge=1)
     """Engines in the pool."""
     max_model_len: int = Field(1024, gt=0)
@@ -73,6 +73,9 @@ class WeakConfig(Config):
     """Weights and activations of the engine."""
     sampling: SamplingConfig = SamplingConfig()
     """Decoding settings; part of every episode's id."""
+    recording: str | None = None
+    """Folder of a recording. With `engine: recorded` the weak model answers from it alone; with another engine its answers are added
+    to it."""
 
 
 class ExpertConfig(Config):
@@ -251,9 +254,11 @@ class RunConfig(Config):
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
-    def _batches_divide(self) -> Self:
+    def _sections_fit(self) -> Self:
         if self.train.global_batch % self.train.workers:
             raise ValueError(f"train.global_batch={self.train.global_batch} is not a multiple of train.workers={self.train.workers}")
+        if self.weak.engine == "recorded" and self.weak.recording is None:
+            raise ValueError("weak.engine=recorded needs weak.recording, the folder to answer from")
         return self
 
     def identity(self) -> dict[str, Any]:

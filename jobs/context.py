@@ -5,7 +5,7 @@ A stage whose manifest exists is answered from the store: resuming a finished ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,23 +20,35 @@ from coevo.harness.bundle import HarnessBundle
 from coevo.identity import content_hash
 from coevo.mini.model import folder_model_id, mini_path
 from coevo.models.reference import ReferenceSource
-from coevo.ports import BlobStore, Executor, MapReport, ModelSource, Stage, StoreSource
+from coevo.ports import BlobStore, Executor, ItemState, MapReport, ModelSource, Stage, StoreSource
 from coevo.rollout import AgentSource
 from coevo.store import open_store
 from coevo.store.artifacts import StageKey, StageManifest, StageWriter, input_hash, read_manifest
 from coevo.store.episodes import EpisodeStore
+from coevo.store.ledger import Budget, Ledger, Spend
 from coevo.store.run_directory import RunDirectory
 from coevo.tasks import load_family
 from coevo.tasks.family import Size, Style, TaskFamily
 from jobs.display import Display
+from jobs.plan import EPISODES
 
 if TYPE_CHECKING:
     from jobs.serving import Serving
 
 __all__ = ["RunContext", "StageResult"]
 
-RESUMABLE = ("store", "cluster", "rollout")
-"""Sections that may differ when a run is resumed: they say where and how fast, not what."""
+RESUMABLE = (
+    "store",
+    "cluster",
+    "rollout",
+    "budget",
+    "weak.engine",
+    "weak.recording",
+    "weak.replicas",
+    "weak.max_num_seqs",
+    "weak.kv_cache_mib",
+)
+"""What may differ when a run is resumed: where, how fast and how far, not what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +185,45 @@ class RunContext:
             config_hash=content_hash(settings),
         )
 
-    def fan_out(self, stage: Stage, items: Sequence[str], *, bulk: bool) -> MapReport:
-        """Run a stage over items with the bulk or the small-batch executor, showing progress."""
-        executor: Executor = self.serving.bulk if bulk else self.serving.small
-        self.display.stage(stage.name, len(items))
-        on_progress: Callable[..., None] = self.display.progress
-        return executor.map(stage, items, on_progress=on_progress)
+    @cached_property
+    def ledger(self) -> Ledger:
+        """What the run has paid, against its budget; kept in the store."""
+        bounds = self.config.budget
+        return Ledger(
+            self.store, budget=Budget(usd=bounds.usd, tokens=bounds.tokens, episodes=bounds.episodes), prefix=f"{self.run}/ledger"
+        )
+
+    def fan_out(self, stage: Stage, items: Sequence[str], *, bulk: bool, episodes_per_item: int = 1) -> MapReport:
+        """Run a stage over items with the bulk or the small-batch executor, showing progress, paid from the budget.
+
+        Args:
+            stage: What to run.
+            items: On what.
+            bulk: Which executor.
+            episodes_per_item: Episodes that one item plays at most, for the reservation.
+
+        Raises:
+            BudgetExceeded: The reservation would pass the budget; what is paid stays stored.
+        """
+        name = f"{stage.name}/{content_hash([stage.name, self._agent_of(stage), *items])[:16]}"
+        with self.ledger.reservation(name, estimate=self._spend(len(items) * episodes_per_item)) as paid:
+            executor: Executor = self.serving.bulk if bulk else self.serving.small
+            self.display.stage(stage.name, len(items))
+            report = executor.map(stage, items, on_progress=self.display.progress)
+            for outcome in report.outcomes:
+                note = outcome.note if isinstance(outcome.note, dict) else {}
+                paid.add(self._spend(int(note.get("continuations", outcome.state is not ItemState.OWED)), tokens=note.get("tokens")))
+        return report
+
+    def _agent_of(self, stage: Stage) -> str:
+        agent = getattr(stage, "agent", None)
+        return f"{agent.model.model_id} {agent.bundle.hash}" if isinstance(agent, AgentSource) else ""
+
+    def _spend(self, episodes: int, *, tokens: int | None = None) -> Spend:
+        """So many episodes; tokens by the plan's estimate where they were not counted. No price is known for our own pools."""
+        estimate = EPISODES[self.size]
+        counted = round(episodes * (estimate.prompt_tokens + estimate.completion_tokens)) if tokens is None else tokens
+        return Spend(usd=None, tokens=counted, episodes=episodes)
 
     def check_owed(self, stage: str, owed: int, total: int) -> None:
         """Raise `PartialResultError` (exit code 3) when more than the allowed share is owed."""

@@ -10,7 +10,7 @@ from coevo.evaluate.grid import Cell, compare_cells, measure
 from coevo.identity import content_hash, derive_seed
 from coevo.records import Comparison, Measurement
 from coevo.rollout import RolloutStage, draw_items
-from coevo.store.artifacts import StageManifest
+from coevo.store.artifacts import StageManifest, StageWriter
 from coevo.tasks.family import Stream
 from jobs.context import RunContext, StageResult
 from jobs.evolve import evolved_harness
@@ -75,6 +75,7 @@ def _manifest(context: RunContext) -> StageManifest:
     done = context.finished(STAGE, inputs, settings)
     if done is not None:
         return done
+    writer = context.writer(STAGE, inputs, settings, expected=0)
     measured = measure_cells(context, base_cells(context), items, STAGE)
     for adapter in trained:
         source = published(context, adapter)
@@ -83,16 +84,14 @@ def _manifest(context: RunContext) -> StageManifest:
             for name, bundle in (("h0", context.base_harness), ("h*", best))
         ]
         measured += measure_cells(context, cells, items, STAGE)
-    return write_measurements(context, STAGE, inputs, settings, measured)
+    return write_measurements(writer, measured)
 
 
-def write_measurements(
-    context: RunContext, stage: str, inputs: dict[str, str], settings: object, measured: Sequence[Measurement]
-) -> StageManifest:
+def write_measurements(writer: StageWriter, measured: Sequence[Measurement]) -> StageManifest:
     """Close a measuring stage: every (cell, item) is written or owed."""
     played = sum(len(row) for one in measured for row in one.success.values())
     owed = [(f"{one.name} {item}", 0) for one in measured for item in one.owed]
-    writer = context.writer(stage, inputs, settings, expected=played + len(owed))
+    writer.expected = played + len(owed)
     writer.wrote(played)
     for name, attempts in owed:
         writer.owe(name, attempts=attempts)

@@ -78,10 +78,11 @@ def evolved_harness(context: RunContext) -> HarnessBundle:
 
 
 def _search(context: RunContext) -> SearchRecord:
+    writer = context.writer(STAGE, _inputs(context), _settings(context), expected=0)
     evaluator = ClusterEvaluator(context)
     task = SearchTask(context.family, context.size, context.config.diversity, context.config.evolve, context.config.seed)
     record = search(context.base_harness, task, evaluator=evaluator, proposer=CatalogueProposer(names=CHAIN_NAMES))
-    writer = context.writer(STAGE, _inputs(context), _settings(context), expected=evaluator.played)
+    writer.expected = evaluator.played
     writer.wrote(evaluator.played - evaluator.owed)
     if evaluator.owed:
         writer.drop("owed episodes, left out of both sides", evaluator.owed)

@@ -33,6 +33,7 @@ def localize_manifest(context: RunContext) -> StageManifest:
     bundle = evolved_harness(context)
     failed, _ = mined(context, rollout_manifest(context, bundle))
     failed = failed[: config.failures]
+    writer = context.writer(STAGE, inputs, config.model_dump(), expected=len(failed))
     stage = LocalizeStage(
         agent=context.agent(context.weak_source, bundle),
         store=context.store_source,
@@ -42,15 +43,15 @@ def localize_manifest(context: RunContext) -> StageManifest:
         continuations=config.continuations,
         alpha=config.alpha,
     )
-    report = context.fan_out(stage, failed, bulk=True)
+    report = context.fan_out(stage, failed, bulk=True, episodes_per_item=3 * config.candidates * config.continuations)
     context.check_owed(STAGE, len(report.owed), len(failed))
     owed = {outcome.item for outcome in report.owed}
-    writer = context.writer(STAGE, inputs, config.model_dump(), expected=len(failed))
     for outcome in report.owed:
         writer.owe(outcome.item, attempts=outcome.attempts)
     records = [read_localization(context.store, stage.prefix, id) for id in failed if id not in owed]
     if records:
         writer.write_records(records, name="localizations")
+    writer.spend(tokens=sum(outcome.note["tokens"] for outcome in report.outcomes if outcome.note and "tokens" in outcome.note))
     return writer.commit()
 
 

@@ -61,8 +61,9 @@ def facts_of(context: RunContext) -> ReportFacts:
     )
 
 
-def _curve(context: RunContext, prefix: str) -> tuple[float, ...]:
-    key = f"{prefix}/curve.json"
+def _curve(context: RunContext, adapter_key: str) -> tuple[float, ...]:
+    """Training loss per step; it lies beside the adapter's manifest."""
+    key = f"{adapter_key.rpartition('/')[0]}/curve.json"
     return tuple(orjson.loads(context.store.get(key))) if context.store.head(key) is not None else ()
 
 

@@ -23,6 +23,7 @@ def rewrite_manifest(context: RunContext) -> StageManifest:
     if done is not None:
         return done
     ids = [one.episode_id for one in localizations(context) if one.turn is not None]
+    writer = context.writer(STAGE, inputs, settings, expected=len(ids))
     stage = RewriteStage(
         agent=context.agent(context.weak_source, evolved_harness(context)),
         store=context.store_source,
@@ -33,15 +34,16 @@ def rewrite_manifest(context: RunContext) -> StageManifest:
         continuations=config.localize.continuations,
         alpha=config.localize.alpha,
     )
-    report = context.fan_out(stage, ids, bulk=True)
+    each = config.rewrite.candidates * config.localize.continuations
+    report = context.fan_out(stage, ids, bulk=True, episodes_per_item=each)
     context.check_owed(STAGE, len(report.owed), len(ids))
     owed = {outcome.item for outcome in report.owed}
-    writer = context.writer(STAGE, inputs, settings, expected=len(ids))
     for outcome in report.owed:
         writer.owe(outcome.item, attempts=outcome.attempts)
     records = [read_correction(context.store, stage.prefix, id) for id in ids if id not in owed]
     if records:
         writer.write_records(records, name="corrections")
+    writer.spend(tokens=sum(outcome.note["tokens"] for outcome in report.outcomes if outcome.note and "tokens" in outcome.note))
     return writer.commit()
 
 

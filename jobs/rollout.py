@@ -25,11 +25,11 @@ def rollout_manifest(context: RunContext, bundle: HarnessBundle) -> StageManifes
     done = context.finished(STAGE, inputs, context.sampling)
     if done is not None:
         return done
+    writer = context.writer(STAGE, inputs, context.sampling, expected=len(items))
     agent = context.agent(context.weak_source, bundle)
     report = context.fan_out(RolloutStage(agent, context.store_source, context.run, STAGE), items, bulk=True)
     context.check_owed(STAGE, len(report.owed), len(items))
     owed = {outcome.item: outcome.attempts for outcome in report.owed}
-    writer = context.writer(STAGE, inputs, context.sampling, expected=len(items))
     ids = {item: agent.spec(item).id for item in items}
     for item, attempts in owed.items():
         writer.owe(ids[item], attempts=attempts)

@@ -25,7 +25,9 @@ from cluster.session import SessionConfig, open_session
 from cluster.training import RayLoraTrainer
 from coevo.config import RunConfig
 from coevo.fanout import FanoutPolicy
-from coevo.ports import Executor
+from coevo.models.recorded import RecordedSource, RecordingSource
+from coevo.ports import Executor, ModelSource
+from coevo.store import LocalSource
 
 if TYPE_CHECKING:
     from jobs.context import RunContext
@@ -92,9 +94,16 @@ class Serving:
                 serving.rest()
 
     @property
-    def weak(self) -> PoolSource:
-        """The weak model's pool."""
-        return self.model(self._context.weak_path, self._context.weak_model_id)
+    def weak(self) -> ModelSource:
+        """The weak model: its pool, recorded on the way where a recording is configured, or the recording itself."""
+        context = self._context
+        weak = context.config.weak
+        if weak.recording is None:
+            return self.model(context.weak_path, context.weak_model_id)
+        folder = LocalSource(str(Path(weak.recording).resolve()))
+        if weak.engine == "recorded":
+            return RecordedSource(folder, context.weak_model_id)
+        return RecordingSource(self.model(context.weak_path, context.weak_model_id), folder)
 
     def model(self, path: str, model_id: str) -> PoolSource:
         """The pool, serving exactly this model."""

@@ -28,8 +28,8 @@ def transfer(context: RunContext) -> list[Measurement]:
     settings = {"sampling": context.sampling, "expert": config.expert.model_dump()}
     manifest = context.finished(STAGE, inputs, settings)
     if manifest is None:
-        measured = measure_cells(context, base_cells(context), items, STAGE)
-        manifest = write_measurements(context, STAGE, inputs, settings, measured)
+        writer = context.writer(STAGE, inputs, settings, expected=0)
+        manifest = write_measurements(writer, measure_cells(context, base_cells(context), items, STAGE))
     return [Measurement.model_validate(one) for one in orjson.loads(context.store.get(manifest.output("grid").key))]
 
 

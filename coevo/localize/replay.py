@@ -45,19 +45,19 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Continuations:
-    """Outcomes of m continuations. `executed` is False when the branching turn's call was refused in any of them."""
+    """Outcomes of m continuations; `tokens` are prompt and completion tokens sampled. `executed` is False when the branching turn's call was refused in any of them."""
 
     successes: int
     m: int
     executed: bool
-    completion_tokens: int
+    tokens: int
 
     def __add__(self, other: Continuations) -> Continuations:
         return Continuations(
             self.successes + other.successes,
             self.m + other.m,
             self.executed and other.executed,
-            self.completion_tokens + other.completion_tokens,
+            self.tokens + other.tokens,
         )
 
 
@@ -89,7 +89,7 @@ class Replayer:
             successes=sum(one.success for one in episodes),
             m=m,
             executed=all(len(one.turns) > branch.turn and not one.turns[branch.turn].result_error for one in episodes),
-            completion_tokens=sum(one.usage.completion_tokens for one in episodes),
+            tokens=sum(one.usage.prompt_tokens + one.usage.completion_tokens for one in episodes),
         )
 
     def tools(self, episode: Episode) -> tuple[ToolSpec, ...]:

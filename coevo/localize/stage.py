@@ -99,31 +99,33 @@ class LocalizeWorker:
         key = localization_key(self._stage.prefix, item)
         if self._store.head(key) is not None:
             return Skipped(_note(read_localization(self._store, self._stage.prefix, item)))
-        localization = await self.localize(self._episodes.get(item))
+        localization, tokens = await self.localize(self._episodes.get(item))
         if self._store.put_if_absent(key, localization.to_bytes()) is PutResult.CONFLICT:
             localization = read_localization(self._store, self._stage.prefix, item)
-        return _note(localization)
+        return _note(localization) | {"tokens": tokens}
 
-    async def localize(self, episode: Episode) -> Localization:
-        """Try the suspects in play order; the first whose gain has a lower bound above 0 is the turn."""
+    async def localize(self, episode: Episode) -> tuple[Localization, int]:
+        """Try the suspects in play order; the first whose gain has a lower bound above 0 is the turn. Also the tokens it took."""
         named = suspects(episode, limit=self._stage.candidates)
         tried: list[LocalizationCandidate] = []
-        spent, found = 0, None
+        spent, tokens, found = 0, 0, None
         for suspect in named:
             candidate, used = await self._try(episode, suspect, tests=len(named))
             tried.append(candidate)
-            spent += used
+            spent += used.m
+            tokens += used.tokens
             if candidate.gain_lower is not None and candidate.gain_lower > 0:
                 found = suspect.turn
                 break
-        return Localization(
+        localization = Localization(
             episode_id=episode.id, turn=found, method=METHOD, candidates=tuple(tried), continuations=spent, alpha=self._stage.alpha
         )
+        return localization, tokens
 
-    async def _try(self, episode: Episode, suspect: Suspect, *, tests: int) -> tuple[LocalizationCandidate, int]:
+    async def _try(self, episode: Episode, suspect: Suspect, *, tests: int) -> tuple[LocalizationCandidate, Continuations]:
         rewrites = await self._expert.rewrite(episode, suspect.turn, n=1)
         if not rewrites:
-            return LocalizationCandidate(turn=suspect.turn, evidence=f"{suspect.reason}; not recoverable from here"), 0
+            return LocalizationCandidate(turn=suspect.turn, evidence=f"{suspect.reason}; not recoverable from here"), Continuations(0, 0, True, 0)
         branches = (
             Branch(suspect.turn, Variant.REWRITTEN, rewrites[0].text),
             Branch(suspect.turn, Variant.KEPT),
@@ -148,7 +150,7 @@ class LocalizeWorker:
             m=new.m,
             gain_lower=bound,
         )
-        return candidate, sum(total.m for total in sums)
+        return candidate, new + kept + resampled
 
     async def _more(self, episode: Episode, branch: Branch, so_far: Continuations, look: int) -> Continuations:
         return await self._replayer.run(episode, branch, m=look - so_far.m, first=so_far.m)

@@ -6,15 +6,16 @@ token ids (a function of the rest) stay out, so a recording serves any run that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from coevo.chat import Completion, FinishReason, ModelRequest, Usage
-from coevo.errors import InfraError, StoreError
+from coevo.errors import InfraError, ModelError, StoreError
 from coevo.identity import canonical_json, content_hash
-from coevo.ports import BlobStore, ChatModel, ModelSource, PutResult, StoreSource
+from coevo.ports import BlobStore, ChatModel, ModelSource, PutResult, Scorer, StoreSource
 
 __all__ = ["RecordedModel", "RecordedSource", "RecordingModel", "RecordingSource", "request_key"]
 
@@ -63,6 +64,19 @@ class RecordingModel:
             return _load(self._store, key) or completion
         return completion
 
+    async def logprobs(self, prompt: Sequence[int], completion: Sequence[int], *, model_id: str = "") -> tuple[float, ...]:
+        """The recorded scores, or the inner model's, now recorded. Raises `ModelError` when the inner model can't score."""
+        key = _score_key(self._prefix, prompt, completion, model_id or self.model_id)
+        found = _load_scores(self._store, key)
+        if found is not None:
+            return found
+        if not isinstance(self._inner, Scorer):
+            raise ModelError("the recorded model can't score given turns", seen=self.model_id, fix="record a model of our own pools")
+        scores = await self._inner.logprobs(prompt, completion, model_id=model_id)
+        if self._store.put_if_absent(key, canonical_json(scores)) is PutResult.CONFLICT:
+            return _load_scores(self._store, key) or scores
+        return scores
+
     async def aclose(self) -> None:
         """Close the inner model."""
         await self._inner.aclose()
@@ -99,6 +113,14 @@ class RecordedModel:
             last = request.messages[-1].content[:120] if request.messages else ""
             seen = f"{key}, seed {request.seed}, last message {last!r}"
             raise InfraError("the recording has no answer to this request", seen=seen, fix="record again with the same configuration")
+        return found
+
+    async def logprobs(self, prompt: Sequence[int], completion: Sequence[int], *, model_id: str = "") -> tuple[float, ...]:
+        """The recorded scores. Raises `InfraError` when these tokens were never scored."""
+        key = _score_key(self._prefix, prompt, completion, model_id or self._model_id)
+        found = _load_scores(self._store, key)
+        if found is None:
+            raise InfraError("the recording has no scores of these tokens", seen=key, fix="record again with the same configuration")
         return found
 
     async def aclose(self) -> None:
@@ -139,6 +161,15 @@ class RecordedSource:
 def _key(prefix: str, request: ModelRequest, model_id: str) -> str:
     digest = request_key(request, model_id=request.model_id or model_id)
     return f"{prefix}/{digest[:2]}/{digest}.json"
+
+
+def _score_key(prefix: str, prompt: Sequence[int], completion: Sequence[int], model_id: str) -> str:
+    digest = content_hash({"prompt": list(prompt), "completion": list(completion), "model_id": model_id})
+    return f"{prefix}/scores/{digest[:2]}/{digest}.json"
+
+
+def _load_scores(store: BlobStore, key: str) -> tuple[float, ...] | None:
+    return tuple(orjson.loads(store.get(key))) if store.head(key) is not None else None
 
 
 def _load(store: BlobStore, key: str) -> Completion | None:

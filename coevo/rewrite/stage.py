@@ -95,21 +95,21 @@ class RewriteWorker:
         place = next((one for one in localization.candidates if one.turn == localization.turn), None)
         if place is None:
             raise StoreError("an unlocalized episode reached the rewrite stage", seen=item, fix="rewrite only localized episodes")
-        correction = await self.correct(self._episodes.get(item), place)
+        correction, tokens = await self.correct(self._episodes.get(item), place)
         if self._store.put_if_absent(key, correction.to_bytes()) is PutResult.CONFLICT:
             correction = read_correction(self._store, self._stage.prefix, item)
-        return _note(correction)
+        return _note(correction) | {"tokens": tokens}
 
-    async def correct(self, episode: Episode, place: LocalizationCandidate) -> Correction:
-        """Ask for rewrites, verify each, choose."""
+    async def correct(self, episode: Episode, place: LocalizationCandidate) -> tuple[Correction, int]:
+        """Ask for rewrites, verify each, choose. Also the tokens it took."""
         rewrites = await self._expert.rewrite(episode, place.turn, n=self._stage.candidates)
         alpha = self._stage.alpha / max(1, len(rewrites))
         judged = await asyncio.gather(*(self._judge(episode, place, rewrite, alpha) for rewrite in rewrites))
-        candidates = tuple(candidate for candidate, _ in judged)
-        totals = [likelihood.total for _, likelihood in judged]
+        candidates = tuple(candidate for candidate, _, _ in judged)
+        totals = [likelihood.total for _, likelihood, _ in judged]
         chosen = choose(candidates, totals)
         best = chosen if chosen is not None else 0
-        return Correction(
+        correction = Correction(
             episode_id=episode.id,
             turn=place.turn,
             original=episode.turns[place.turn].completion_text,
@@ -122,10 +122,11 @@ class RewriteWorker:
             student_nll=totals[best],
             expert_model_id=self._expert.model_id,
         )
+        return correction, sum(tokens for _, _, tokens in judged)
 
     async def _judge(
         self, episode: Episode, place: LocalizationCandidate, rewrite: Rewrite, alpha: float
-    ) -> tuple[CorrectionCandidate, StudentLikelihood]:
+    ) -> tuple[CorrectionCandidate, StudentLikelihood, int]:
         branch = Branch(place.turn, Variant.REWRITTEN, rewrite.text)
         new: Continuations = await self._replayer.run(episode, branch, m=self._stage.continuations, purpose="verify")
         bases = tuple((round((p or 0.0) * place.m), place.m) for p in (place.p_kept, place.p_resampled))
@@ -150,7 +151,7 @@ class RewriteWorker:
             student_nll_strategy=likelihood.strategy,
             student_nll_call=likelihood.call,
         )
-        return candidate, likelihood
+        return candidate, likelihood, new.tokens
 
     async def aclose(self) -> None:
         """Close the model client."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +39,10 @@ class Loop:
             self.command(verb, *overrides), cwd=self.store.parent, capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
-    def kill_when(self, ready: Callable[[], bool], *, timeout_s: float = 600.0) -> int:
-        """Start `run`, SIGKILL the driver as soon as `ready()`; its return code (-9 when the kill met it alive)."""
+    def kill_when(self, ready: Callable[[], bool], *, verb: str = "run", overrides: Sequence[str] = (), timeout_s: float = 600.0) -> int:
+        """Start `verb`, SIGKILL the driver as soon as `ready()`; its return code (-9 when the kill met it alive)."""
         log = (self.store.parent / f"{self.name}.log").open("ab")
-        driver = subprocess.Popen(self.command("run"), cwd=self.store.parent, stdout=log, stderr=log, start_new_session=True)
+        driver = subprocess.Popen(self.command(verb, *overrides), cwd=self.store.parent, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + timeout_s
         while driver.poll() is None and not ready():
             assert time.monotonic() < deadline, "the moment to kill never came"
