@@ -12,7 +12,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,8 +134,8 @@ def store_folder(store: BlobStore, folder: Path | str, prefix: str) -> None:
             )
 
 
-def fetch_folder(store: BlobStore, prefix: str, folder: Path | str) -> Path:
-    """Download everything under `prefix` into `folder`; whole or not at all.
+def fetch_folder(store: BlobStore, prefix: str, folder: Path | str, *, only: Collection[str] = ()) -> Path:
+    """Download everything under `prefix`, or the named files, into `folder`; whole or not at all.
 
     Raises:
         StoreError: When nothing is there.
@@ -146,7 +146,10 @@ def fetch_folder(store: BlobStore, prefix: str, folder: Path | str) -> Path:
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}.new")
     count = 0
     for info in store.list(f"{prefix}/"):
-        path = fresh / info.key[len(prefix) + 1 :]
+        name = info.key[len(prefix) + 1 :]
+        if only and name not in only:
+            continue
+        path = fresh / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(store.get(info.key))
         count += 1

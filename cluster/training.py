@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +142,10 @@ class RayLoraTrainer:
         from ray.train.torch import TorchConfig, TorchTrainer
 
         config = TrainConfig.model_validate(job.settings)
-        plan = LoraPlan(job, self.store, use_gpu=self.use_gpu, micro_batch=self.micro_batch, step_delay_s=self.step_delay_s, alone=self.in_process)
-        if self.in_process:
-            os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        absolute = replace(job, base_path=os.path.abspath(job.base_path))  # workers have another current folder
+        plan = LoraPlan(
+            absolute, self.store, use_gpu=self.use_gpu, micro_batch=self.micro_batch, step_delay_s=self.step_delay_s, alone=self.in_process
+        )
         workers: Any = 0 if self.in_process else config.workers if self.min_workers is None else (self.min_workers, config.workers)
         environment = WORKER_ENVIRONMENT | ({} if self.use_gpu else {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""})
         with boundary(

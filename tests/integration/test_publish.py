@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +22,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from cluster.adapters import check_adapter, merge_adapter, read_adapter, store_folder, tensors_hash
+from cluster.canary import judge_canary, replica_scorers
 from cluster.engine_model import EngineModel
 from cluster.engines.family import EngineConfig, EngineKind
-from cluster.publish import PoolPublisher, judge_canary, replica_scorers
+from cluster.publish import PoolPublisher
 from cluster.scoring import mean_nll, reference_logprobs
 from cluster.servers import ModelPool, PoolConfig
 from cluster.session import SessionConfig, open_session
@@ -161,7 +164,8 @@ def test_the_trained_weights_pass(base: str, adapters: tuple[Path, Path], rows: 
         assert reading["to_new"] < 0.5 * reading["to_base"]
         assert reading["nearer_rows"] > 25
     assert facts["weights_hash"] == adapter.weights_hash
-    made.publish(adapter, canary_rows=rows)
+    without_base = replace(made, base_path=str(tmp_path / "nothing"))
+    without_base.publish(adapter, canary_rows=rows)
     assert json.loads(source.open().get(f"{adapter.key}/publish.json")) == facts
 
 
@@ -239,3 +243,11 @@ def test_a_real_pool_is_proven(base: str, adapters: tuple[Path, Path], rows: lis
         renamed = adapter.model_copy(update={"model_id": f"again@{adapter.weights_hash[:16]}"})
         with pytest.raises(ModelError, match="not proven"):
             replace(made, serve=Swapped(base)).publish(renamed, canary_rows=rows)
+
+
+def test_the_control_process_needs_no_torch() -> None:
+    """R15: importing the trainer and the publisher pulls in none of the heavy modules."""
+    heavy = ("torch", "transformers", "trl", "peft", "deepspeed", "vllm", "datasets")
+    code = f"import sys, cluster.training, cluster.publish, cluster.scoring; sys.exit(' '.join(m for m in {heavy} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
