@@ -62,9 +62,10 @@ def _shape(parameter: Any) -> torch.Size:
 def _read(parameter: Any, optimizer: Any, kind: str) -> Tensor | None:
     if not _sharded(optimizer):
         if kind == "weight":
-            return parameter.data
-        state = _plain(optimizer).state.get(parameter, {})
-        return state.get(kind)
+            data: Tensor = parameter.data
+            return data
+        moment: Tensor | None = _plain(optimizer).state.get(parameter, {}).get(kind)
+        return moment
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
     found: Tensor | None = safe_get_full_fp32_param(parameter) if kind == "weight" else safe_get_full_optimizer_state(parameter, kind)

@@ -36,7 +36,7 @@ class CountingTrainer(SFTTrainer):  # type: ignore[misc]
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """A schedule over the whole run, also when this process starts in its middle."""
         del num_training_steps
-        if self.lr_scheduler is None:
+        if getattr(self, "lr_scheduler", None) is None:
             first = self.run_progress.step
             inner = optimizer if optimizer is not None else self.optimizer
             self.lr_scheduler = LambdaLR(inner, lambda step: self.run_rate(first + step))

@@ -138,7 +138,7 @@ class RayLoraTrainer:
         load_rows(self.store.open().get(job.rows_key), max_length=config.max_length, where=job.rows_key)
 
     def _fit(self, job: TrainingJob) -> None:
-        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
         config = TrainConfig.model_validate(job.settings)
@@ -147,7 +147,6 @@ class RayLoraTrainer:
             absolute, self.store, use_gpu=self.use_gpu, micro_batch=self.micro_batch, step_delay_s=self.step_delay_s, alone=self.in_process
         )
         workers: Any = 0 if self.in_process else config.workers if self.min_workers is None else (self.min_workers, config.workers)
-        environment = WORKER_ENVIRONMENT | ({} if self.use_gpu else {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""})
         with boundary(
             InfraError, "training failed", fix="read the worker's log; run the same command again to go on from the last checkpoint"
         ):
@@ -158,19 +157,26 @@ class RayLoraTrainer:
                 scaling_config=ScalingConfig(
                     num_workers=workers, use_gpu=self.use_gpu, resources_per_worker=self.resources_per_worker or _resources(self.use_gpu)
                 ),
-                run_config=RunConfig(
-                    name=_run_name(job),
-                    storage_path=self.scratch if self.filesystem is not None else os.path.abspath(self.scratch),
-                    storage_filesystem=self.filesystem,
-                    failure_config=FailureConfig(max_failures=config.max_failures),
-                    checkpoint_config=CheckpointConfig(num_to_keep=2),
-                    worker_runtime_env={"env_vars": environment},
-                ),
+                run_config=RunConfig(**self._run_settings(job, config)),
             )
             try:
                 trainer.fit()
             except Exception as error:
                 raise _own_error(error) from error
+
+    def _run_settings(self, job: TrainingJob, config: TrainConfig) -> dict[str, Any]:
+        """Arguments of Ray Train's RunConfig: the same name again goes on from the last checkpoint."""
+        from ray.train import CheckpointConfig, FailureConfig
+
+        environment = WORKER_ENVIRONMENT | ({} if self.use_gpu else {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""})
+        return {
+            "name": _run_name(job),
+            "storage_path": self.scratch if self.filesystem is not None else os.path.abspath(self.scratch),
+            "storage_filesystem": self.filesystem,
+            "failure_config": FailureConfig(max_failures=config.max_failures),
+            "checkpoint_config": CheckpointConfig(num_to_keep=2),
+            "worker_runtime_env": {"env_vars": environment},
+        }
 
 
 def _run_plan(config: dict[str, Any]) -> None:
