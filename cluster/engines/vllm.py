@@ -73,8 +73,8 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
 
 
 _WHOLE_PROMPTS = {"enable_chunked_prefill": False}
-"""On CPU (vLLM 0.32) a prompt that is cut over two steps kills an engine whose requests bring their own seeds: the CPU generator has no offset
-to set back ("CPU Generator does not use offset")."""
+"""On CPU (vLLM 0.32) a prompt that is cut over two steps kills an engine whose requests bring their own seeds: the CPU generator has no
+offset to set back ("CPU Generator does not use offset")."""
 
 
 class VllmCore:
@@ -105,7 +105,9 @@ class VllmCore:
         self._internal: dict[int, str] = {}
         self._tickets: dict[str, tuple[int, ScoreWork | None]] = {}
         self.exclusive_scoring = config.serving_form is ServingForm.LORA
-        arguments = engine_arguments(config) | (_WHOLE_PROMPTS | {"max_num_batched_tokens": max(2048, config.max_model_len)} if self._on_cpu else {})
+        arguments = engine_arguments(config)
+        if self._on_cpu:
+            arguments |= _WHOLE_PROMPTS | {"max_num_batched_tokens": max(2048, config.max_model_len)}
         self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
 
     @property

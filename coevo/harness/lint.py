@@ -59,7 +59,8 @@ def require_clean(bundle: HarnessBundle, family_tools: Sequence[ToolSpec]) -> No
     """Raise `ConfigError` naming every problem that `lint` finds."""
     problems = lint(bundle, family_tools)
     if problems:
-        raise ConfigError("the harness can't be used", seen="; ".join(str(problem) for problem in problems), fix="mend the files named above")
+        found = "; ".join(str(problem) for problem in problems)
+        raise ConfigError("the harness can't be used", seen=found, fix="mend the files named above")
 
 
 def _events(tools: list[str]) -> dict[str, dict[str, Any]]:

@@ -45,7 +45,10 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Continuations:
-    """Outcomes of m continuations; `tokens` are prompt and completion tokens sampled. `executed` is False when the branching turn's call was refused in any of them."""
+    """Outcomes of m continuations.
+
+    `tokens` are prompt and completion tokens sampled; `executed` is False when the branching turn's call was refused in any of them.
+    """
 
     successes: int
     m: int

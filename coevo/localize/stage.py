@@ -105,7 +105,7 @@ class LocalizeWorker:
         return _note(localization) | {"tokens": tokens}
 
     async def localize(self, episode: Episode) -> tuple[Localization, int]:
-        """Try the suspects in play order; the first whose gain has a lower bound above 0 is the turn. Also the tokens it took."""
+        """Try the suspects in play order; the first whose gain has a lower bound above 0 is the turn. And the tokens it took."""
         named = suspects(episode, limit=self._stage.candidates)
         tried: list[LocalizationCandidate] = []
         spent, tokens, found = 0, 0, None
@@ -125,7 +125,8 @@ class LocalizeWorker:
     async def _try(self, episode: Episode, suspect: Suspect, *, tests: int) -> tuple[LocalizationCandidate, Continuations]:
         rewrites = await self._expert.rewrite(episode, suspect.turn, n=1)
         if not rewrites:
-            return LocalizationCandidate(turn=suspect.turn, evidence=f"{suspect.reason}; not recoverable from here"), Continuations(0, 0, True, 0)
+            lost = LocalizationCandidate(turn=suspect.turn, evidence=f"{suspect.reason}; not recoverable from here")
+            return lost, Continuations(0, 0, True, 0)
         branches = (
             Branch(suspect.turn, Variant.REWRITTEN, rewrites[0].text),
             Branch(suspect.turn, Variant.KEPT),

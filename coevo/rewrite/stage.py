@@ -160,4 +160,9 @@ class RewriteWorker:
 
 def _note(correction: Correction) -> dict[str, Any]:
     continuations = sum(candidate.continued for candidate in correction.candidates)
-    return {"turn": correction.turn, "verified": correction.verified, "continuations": continuations, "call": correction.candidates[correction.chosen].call.name}
+    return {
+        "turn": correction.turn,
+        "verified": correction.verified,
+        "continuations": continuations,
+        "call": correction.candidates[correction.chosen].call.name,
+    }

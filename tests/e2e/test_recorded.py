@@ -1,4 +1,4 @@
-"""With a recorded model a run is a function of its config: killed and resumed, its artifacts are byte for byte those of an undisturbed run (I4).
+"""With a recorded model a run is a function of its config: killed and resumed, its artifacts are those of an undisturbed run (I4).
 
 The recording is made by a real run of the tiny config up to the training rows; both replays start no engine. Attempts carry
 times and manifests the seconds of their stage, so these two kinds are compared without them.
