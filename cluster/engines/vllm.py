@@ -77,6 +77,19 @@ _WHOLE_PROMPTS = {"enable_chunked_prefill": False}
 offset to set back ("CPU Generator does not use offset")."""
 
 
+def _ask_for_amx() -> None:
+    """Ask Linux for the AMX tile registers before vLLM's bf16 attention uses them.
+
+    On processors that have them the kernel grants them per process on request only, and the attention kernel of vLLM 0.32 does not ask: a
+    short prompt in bf16 then ends the process with SIGILL. oneDNN asks at its first large multiplication, which may come too late.
+    """
+    import torch
+
+    ask = getattr(torch.cpu, "_init_amx", None)
+    if ask is not None:
+        ask()
+
+
 class VllmCore:
     """`EngineCore` over vLLM. Built and used in one thread.
 
@@ -107,6 +120,7 @@ class VllmCore:
         self.exclusive_scoring = config.serving_form is ServingForm.LORA
         arguments = engine_arguments(config)
         if self._on_cpu:
+            _ask_for_amx()
             arguments |= _WHOLE_PROMPTS | {"max_num_batched_tokens": max(2048, config.max_model_len)}
         self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
 
