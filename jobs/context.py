@@ -16,6 +16,7 @@ from coevo import __version__
 from coevo.chat import Sampling
 from coevo.config import RunConfig
 from coevo.errors import PartialResultError
+from coevo.formats import chat_format
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import content_hash
 from coevo.mini.model import folder_model_id, mini_path
@@ -81,6 +82,7 @@ class RunContext:
             ConfigError: Unknown family, format or harness, or the name belongs to another configuration; nothing is written then.
         """
         load_family(config.family)
+        chat_format(config.weak.chat_format)
         source = open_store(str(Path(config.store).resolve()) if "://" not in config.store else config.store)
         context = cls(config, source, source.open(), display)
         context.base_harness, context.weak_model_id  # noqa: B018 - both refuse bad input before the name is claimed

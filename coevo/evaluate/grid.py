@@ -74,7 +74,7 @@ def compare_cells(measurements: Mapping[str, Sequence[Measurement]], *, level: f
     Several training seeds of a cell are resampled together with the instances.
     """
     return [
-        compare(*_common(measurements[a], measurements[b]), level=level, seed=seed)
+        compare(*_common(measurements[a], measurements[b]), level=level, seed=seed).model_copy(update={"a": a, "b": b})
         for a, b in COMPARISONS
         if a in measurements and b in measurements
     ]
