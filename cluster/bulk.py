@@ -4,19 +4,21 @@ Ray Data schedules, applies backpressure and scales the pool; it decides nothing
 is reported to a `MapLedger`, errors are rows and not exceptions, and the pipeline runs in a process of its own that the driver can
 kill. So block size is a throughput knob only: 25 ms of scheduling per block were measured on two cores.
 
-Every row of a block starts at once, so that a claimed item has begun its attempt; `FanoutPolicy.concurrency` bounds a block's rows and
-the blocks in flight of a process.
+A process holds more blocks than its lanes (`FanoutPolicy.concurrency`) need: the rest of a block whose one item hangs costs nothing, and
+no block waits behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from ray.exceptions import RayError
 
 from cluster.watchdog import WorkerEvent
 from coevo.errors import CoevoError, ConfigError
@@ -39,7 +41,7 @@ class BulkOptions:
         max_actors: Worker processes at most (Ray Data scales the pool by its queue); None for a fixed pool.
         num_cpus: Logical CPUs of each.
         num_gpus: GPUs of each.
-        block_rows: Ids per block; more than `FanoutPolicy.concurrency` are cut to it.
+        block_rows: Ids per block.
         beat_s: Seconds between the heartbeats of a worker.
         stall_s: Seconds without a heartbeat or an outcome after which the pipeline is killed (R8). Above the longest time that a stage
             blocks its event loop, and the time of a replacement process to start.
@@ -66,8 +68,40 @@ class BulkOptions:
             raise ConfigError("bulk map: max_actors is below actors", seen=(self.max_actors, self.actors), fix="raise max_actors")
 
 
+class Claims:
+    """Asks the ledger for items, many in one call: what comes while a call is under way goes with the next."""
+
+    def __init__(self, ledger: Any) -> None:
+        self._ledger = ledger
+        self._waiting: list[tuple[str, asyncio.Future[Tries | None]]] = []
+        self._sender: asyncio.Task[None] | None = None
+
+    async def claim(self, item: str) -> Tries | None:
+        """See `MapLedger.claim`."""
+        answer: asyncio.Future[Tries | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, answer))
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send())
+        return await answer
+
+    async def _send(self) -> None:
+        while self._waiting:
+            asked, self._waiting = self._waiting, []
+            try:
+                answers = await self._ledger.claim.remote([item for item, _ in asked])
+            except RayError as error:
+                for _, answer in asked:
+                    answer.set_exception(error)
+                continue
+            for (_, answer), tries in zip(asked, answers, strict=True):
+                answer.set_result(tries)
+
+
 class BulkWorker:
-    """One process of Ray Data's actor pool. Blocks come in on threads; all items run in one event loop and share its breaker."""
+    """One process of Ray Data's actor pool. Blocks come in on threads; all items run in one event loop and share its breaker.
+
+    The opened stage is not closed: its process ends with the pool.
+    """
 
     def __init__(self, stage: Stage, policy: FanoutPolicy, ledger: Any, beat_s: float) -> None:
         self._ledger = ledger
@@ -83,6 +117,8 @@ class BulkWorker:
         except CoevoError as error:
             await self._ledger.refuse.remote(error)
             return None
+        self._lanes = asyncio.Semaphore(policy.concurrency)
+        self._claims = Claims(self._ledger)
         self._news = asyncio.Event()
         self._heart = asyncio.create_task(self._beat())
         return ItemRunner(worker, policy, on_retry=lambda item, tries, error: self._add(WorkerEvent(item, tries, error)))
@@ -93,18 +129,21 @@ class BulkWorker:
         return index_rows(self._loop.submit(self._block(self._runner, items)).result() if self._runner is not None else [])
 
     async def _block(self, runner: ItemRunner, items: Sequence[str]) -> list[ItemOutcome]:
-        claims = await self._ledger.claim.remote(items)
-        runs = [self._bring(runner, item, tries) for item, tries in zip(items, claims, strict=True) if tries is not None]
-        outcomes = await asyncio.gather(*runs)
+        outcomes = await asyncio.gather(*(self._bring(runner, item) for item in items))
         await self._flush()
-        return outcomes
+        return [outcome for outcome in outcomes if outcome is not None]
 
-    async def _bring(self, runner: ItemRunner, item: str, tries: Tries) -> ItemOutcome:
-        self._in_flight += 1
-        try:
-            outcome = await runner.run(item, tries)
-        finally:
-            self._in_flight -= 1
+    async def _bring(self, runner: ItemRunner, item: str) -> ItemOutcome | None:
+        """An item's outcome; None when the ledger says that it is not to be run here."""
+        async with self._lanes:
+            tries = await self._claims.claim(item)
+            if tries is None:
+                return None
+            self._in_flight += 1
+            try:
+                outcome = await runner.run(item, tries)
+            finally:
+                self._in_flight -= 1
         self._add(WorkerEvent(item, tries._replace(made=outcome.attempts), outcome.error, outcome))
         return outcome
 
@@ -145,13 +184,12 @@ class BulkPipeline:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
-        rows = min(options.block_rows, policy.concurrency)
-        calls = max(1, policy.concurrency // rows)
+        calls = 2 * math.ceil(policy.concurrency / options.block_rows) + 2
         size = {"size": options.actors} if options.max_actors is None else {"min_size": options.actors, "max_size": options.max_actors}
         pool = ray.data.ActorPoolStrategy(
-            **size, max_concurrent_calls_per_actor=calls, max_tasks_in_flight_per_actor=calls + 1, enable_true_multi_threading=True
+            **size, max_concurrent_calls_per_actor=calls, max_tasks_in_flight_per_actor=calls, enable_true_multi_threading=True
         )
-        dataset = ray.data.from_arrow(list(blocks(items, rows))).map_batches(
+        dataset = ray.data.from_arrow(list(blocks(items, options.block_rows))).map_batches(
             BulkWorker,
             fn_constructor_args=(stage, policy, ledger, options.beat_s),
             batch_size=None,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 import math
 import os
@@ -36,6 +37,8 @@ from coevo.ports import ItemOutcome, Stage, StageWorker
 __all__ = ["ActorOptions", "Dispatch", "Hello", "StageActor", "WorkerSlot", "travelling"]
 
 log = logging.getLogger(__name__)
+
+_EPOCHS = itertools.count(1)  # numbers the maps of this driver; an actor has one driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +76,25 @@ class ActorOptions:
 
 
 class Hello(NamedTuple):
-    """A worker's answer to `begin`; `error` when the stage did not open there."""
+    """A worker's answer to `begin`.
+
+    Attributes:
+        pid: Process id on `host`.
+        error: Why the stage did not open there.
+        worn: Attempts of an earlier map that ignored their cancellation still run in it.
+    """
 
     pid: int
     host: str
     error: CoevoError | None = None
+    worn: bool = False
 
 
 class _Session:
     """One stage of one map inside a worker."""
 
-    def __init__(self, worker: StageWorker, policy: FanoutPolicy) -> None:
+    def __init__(self, epoch: int, worker: StageWorker, policy: FanoutPolicy) -> None:
+        self.epoch = epoch
         self._runner = ItemRunner(worker, policy, on_retry=lambda item, tries, error: self._add(WorkerEvent(item, tries, error)))
         self._events: list[WorkerEvent] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -129,28 +140,36 @@ class _Session:
 
 
 class StageActor:
-    """A worker process: opens each stage once and keeps the last few open. `WorkerSlot` wraps it by `ray.remote`."""
+    """A worker process: opens each stage once and keeps the last few open. `WorkerSlot` wraps it by `ray.remote`.
+
+    Ray may run the calls of an async actor in another order than they were made, so each carries the epoch of its map.
+    """
 
     def __init__(self) -> None:
         self._cache = StageCache()
         self._session: _Session | None = None
+        self._epoch = 0
 
-    async def begin(self, key: str, stage: Stage, policy: FanoutPolicy) -> Hello:
-        """Open the stage, unless it is open, and start a map on it."""
-        if self._session is not None:
-            await self._session.close("the next map began", policy.abandon_s)
+    async def begin(self, epoch: int, key: str, stage: Stage, policy: FanoutPolicy) -> Hello:
+        """Open the stage, unless it is open, and start a map on it. An epoch older than the newest seen changes nothing."""
+        if epoch < self._epoch:
+            return Hello(os.getpid(), socket.gethostname())
+        self._epoch = epoch
+        if self._session is not None and not await self._session.close("the next map began", policy.abandon_s):
+            return Hello(os.getpid(), socket.gethostname(), worn=True)
         try:
             with boundary(InfraError, "the stage did not open in the worker"):
                 worker = await self._cache.worker(key, lambda: stage, policy)
         except CoevoError as error:
             return Hello(os.getpid(), socket.gethostname(), error)
-        self._session = _Session(worker, policy)
+        if epoch == self._epoch:
+            self._session = _Session(epoch, worker, policy)
         return Hello(os.getpid(), socket.gethostname())
 
-    async def exchange(self, feed: Sequence[tuple[str, Tries]], beat_s: float, linger_s: float) -> list[WorkerEvent]:
+    async def exchange(self, epoch: int, feed: Sequence[tuple[str, Tries]], beat_s: float, linger_s: float) -> list[WorkerEvent]:
         """Start the fed items; return what happened since the last call, at the latest after `beat_s`."""
-        if self._session is None:
-            raise InfraError("exchange before begin")
+        if self._session is None or self._session.epoch != epoch:
+            raise InfraError("this map is not open in the worker", seen=epoch)
         for item, tries in feed:
             self._session.start(item, tries)
         return await self._session.take(beat_s, linger_s)
@@ -185,6 +204,7 @@ class WorkerSlot:
         self.call: Any = None
         self.held: dict[str, Tries] = {}
         self.pid = 0
+        self._epoch = 0
         self.reset()
 
     def reset(self) -> None:
@@ -193,21 +213,21 @@ class WorkerSlot:
         self.held.clear()
         self.heard_at = time.monotonic()
 
-    def begin(self, key: str, stage: Any, policy: FanoutPolicy) -> None:
+    def begin(self, epoch: int, key: str, stage: Any, policy: FanoutPolicy) -> None:
         """Start a process if there is none, and open the stage in it."""
         if self.actor is None:
             options = self._options
             remote: Any = ray.remote(StageActor)
             placed = {"num_cpus": options.num_cpus, "num_gpus": options.num_gpus, "resources": dict(options.resources)}
             self.actor = remote.options(**placed, max_restarts=0, max_task_retries=0).remote()
-        self.ready = False
-        self.call = self.actor.begin.remote(key, stage, policy)
+        self.ready, self._epoch = False, epoch
+        self.call = self.actor.begin.remote(epoch, key, stage, policy)
         self.heard_at = time.monotonic()
 
     def exchange(self, feed: Sequence[tuple[str, Tries]]) -> None:
         """Feed and wait for news."""
         self.held.update(feed)
-        self.call = self.actor.exchange.remote(feed, self._options.beat_s, self._options.linger_s)
+        self.call = self.actor.exchange.remote(self._epoch, feed, self._options.beat_s, self._options.linger_s)
         self.heard_at = time.monotonic()
 
     @property
@@ -260,6 +280,7 @@ class Dispatch:
         suspects: frozenset[str] = frozenset(),
     ) -> None:
         self._slots = list(slots)
+        self._epoch = next(_EPOCHS)
         self._key, self._stage = travelling(stage)
         self._policy = policy
         self._closing = closing
@@ -281,7 +302,7 @@ class Dispatch:
         try:
             for slot in self._slots:
                 slot.reset()
-                slot.begin(self._key, self._stage, self._policy)
+                slot.begin(self._epoch, self._key, self._stage, self._policy)
             while self._goes_on():
                 self._feed()
                 self._collect()
@@ -341,6 +362,10 @@ class Dispatch:
     def _greet(self, slot: WorkerSlot, hello: Hello) -> None:
         if isinstance(hello.error, ConfigError | PrerequisiteError | StoreError):
             raise hello.error
+        if hello.worn:
+            slot.kill()
+            slot.begin(self._epoch, self._key, self._stage, self._policy)
+            return
         slot.pid = hello.pid
         slot.ready = hello.error is None
         if hello.error is not None:
@@ -368,23 +393,25 @@ class Dispatch:
     def _lose(self, slot: WorkerSlot, why: str) -> None:
         """Replace a process; what it held is tried again elsewhere, the lost attempt counted."""
         log.warning("%s (pid %d held %d items)", why, slot.pid, len(slot.held))
-        held = dict(slot.held)
+        held, alone = dict(slot.held), slot.alone
         slot.kill()
         for item, tries in held.items():
-            self._move(item, tries._replace(made=tries.made + 1, charged=tries.charged + 1), why)
+            self._move(item, tries._replace(made=tries.made + 1, charged=tries.charged + 1), why, alone=alone)
         slot.failures += 1
         if slot.failures >= self._policy.tries:
             slot.retired = True
             self._why = why
         else:
-            slot.begin(self._key, self._stage, self._policy)
+            slot.begin(self._epoch, self._key, self._stage, self._policy)
 
-    def _move(self, item: str, tries: Tries, why: str) -> None:
+    def _move(self, item: str, tries: Tries, why: str, *, alone: bool) -> None:
+        """Put an item of a lost process back. Only a loss that it suffered alone can use up its tries: in company it may be another's."""
         self._tries[item] = tries
         self._losses[item] += 1
-        if tries.charged >= self._policy.tries:
+        exhausted = tries.charged >= self._policy.tries
+        if exhausted and alone:
             self._end([owed(item, tries, why)])
-        elif self._losses[item] >= SUSPECT_LOSSES:
+        elif exhausted or self._losses[item] >= SUSPECT_LOSSES:
             self._suspects.append(item)
         else:
             self._pending.appendleft(item)

@@ -52,6 +52,12 @@ class ActorExecutor:
         self._slots: list[WorkerSlot] = []
         self._turn = threading.Lock()
 
+    def with_policy(self, policy: FanoutPolicy) -> ActorExecutor:
+        """An executor of another policy on the same processes; `close` of either ends them."""
+        other = ActorExecutor(policy, self._options)
+        other._slots, other._turn = self._slots, self._turn
+        return other
+
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers, on their hosts."""
@@ -70,10 +76,9 @@ class ActorExecutor:
             return MapReport(())
         require_ray()
         with self._turn:
-            slots = self._staff(len(listed))
             closing = Closing(self._policy, len(listed))
             tally = ProgressTally(stage.name, len(listed), on_progress)
-            ended = Dispatch(slots, stage, listed, policy=self._policy, closing=closing, tally=tally).run()
+            ended = Dispatch(self._staff(len(listed)), stage, listed, policy=self._policy, closing=closing, tally=tally).run()
         return MapReport(tuple(ended[item] for item in listed), time.monotonic() - started)
 
     def _staff(self, items: int) -> list[WorkerSlot]:
@@ -83,7 +88,9 @@ class ActorExecutor:
 
     def close(self) -> None:
         """Close the stages and end the processes; the executor can be used again."""
-        slots, self._slots = self._slots, []
+        with self._turn:
+            slots = list(self._slots)
+            self._slots.clear()
         if not ray.is_initialized():
             return
         closing = [slot.actor.aclose.remote() for slot in slots if slot.actor is not None]
@@ -96,17 +103,30 @@ class ActorExecutor:
 
 
 class _BulkProcesses:
-    """The processes beside the pool: the pipeline and the ledger. They serve the next map too, if this one ended by itself."""
+    """The processes beside the pool: the pipeline and the ledger. They serve the next map too, if this one ended by itself.
+
+    Attributes:
+        turn: Held during a map.
+    """
 
     def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.pipeline: Any = None
+        self.ledger: Any = None
+
+    def start(self) -> None:
+        """Start what does not run."""
         remote: Any = ray.remote
-        self.pipeline = remote(BulkPipeline).options(num_cpus=0).remote()
-        self.ledger = remote(MapLedger).options(num_cpus=0).remote()
+        self.pipeline = self.pipeline or remote(BulkPipeline).options(num_cpus=0).remote()
+        self.ledger = self.ledger or remote(MapLedger).options(num_cpus=0).remote()
 
     def stop(self) -> None:
         """End both, and the pool with them."""
-        ray.kill(self.pipeline, no_restart=True)
-        ray.kill(self.ledger, no_restart=True)
+        actors = (self.pipeline, self.ledger)
+        self.pipeline, self.ledger = None, None
+        for actor in actors:
+            if actor is not None and ray.is_initialized():
+                ray.kill(actor, no_restart=True)
 
 
 class _BulkMap:
@@ -219,8 +239,13 @@ class RayDataExecutor:
     def __init__(self, policy: FanoutPolicy | None = None, options: BulkOptions | None = None) -> None:
         self._policy = policy or FanoutPolicy()
         self._options = options or BulkOptions()
-        self._processes: _BulkProcesses | None = None
-        self._turn = threading.Lock()
+        self._processes = _BulkProcesses()
+
+    def with_policy(self, policy: FanoutPolicy) -> RayDataExecutor:
+        """An executor of another policy on the same processes; `close` of either ends them."""
+        other = RayDataExecutor(policy, self._options)
+        other._processes = self._processes
+        return other
 
     def map(self, stage: Stage, items: Sequence[str], *, on_progress: ProgressCallback | None = None) -> MapReport:
         """See `coevo.ports.Executor`; raises what `ActorExecutor.map` raises."""
@@ -230,17 +255,17 @@ class RayDataExecutor:
             return MapReport(())
         require_ray()
         travelling(stage)
-        with self._turn:
+        with self._processes.turn:
             closing = Closing(self._policy, len(listed))
             tally = ProgressTally(stage.name, len(listed), on_progress)
-            self._processes = self._processes or _BulkProcesses()
+            self._processes.start()
             bulk = _BulkMap(self._processes, listed, policy=self._policy, options=self._options, closing=closing, tally=tally)
             try:
                 bulk.follow(stage)
                 tries, suspects = bulk.unfinished()
             finally:
                 if not bulk.clean:
-                    self.close()
+                    self._processes.stop()
             ended = bulk.outcomes | self._rest(stage, tries, suspects, bulk.why, closing, tally)
         return MapReport(tuple(ended[item] for item in listed), time.monotonic() - started)
 
@@ -273,6 +298,5 @@ class RayDataExecutor:
 
     def close(self) -> None:
         """End the processes; the executor can be used again."""
-        processes, self._processes = self._processes, None
-        if processes is not None and ray.is_initialized():
-            processes.stop()
+        with self._processes.turn:
+            self._processes.stop()

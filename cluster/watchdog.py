@@ -85,6 +85,7 @@ class MapLedger:
         self._tries: dict[str, Tries] = {}
         self._claimed: set[str] = set()
         self._losses: Counter[str] = Counter()
+        self._suspects: set[str] = set()
         self._ended: set[str] = set()
         self._fresh: list[ItemOutcome] = []
         self._alive = False
@@ -93,8 +94,8 @@ class MapLedger:
     def claim(self, items: Sequence[str]) -> list[Tries | None]:
         """What was spent on each item before the attempt that now begins; None for an item that is not to be run.
 
-        An item that was claimed and did not end was lost with its worker: that attempt counts. After two losses it is left for a
-        process of its own (`Dispatch` runs suspects alone).
+        An item that was claimed and did not end was lost with its worker: that attempt counts. After two losses, or when its tries
+        are used up by them, it is left for a process of its own (`Dispatch` runs suspects alone).
         """
         self._alive = True
         return [self._claim(item) for item in items]
@@ -107,10 +108,9 @@ class MapLedger:
             tries = self._tries[item] = tries._replace(made=tries.made + 1, charged=tries.charged + 1)
             self._losses[item] += 1
             self._claimed.discard(item)
-            if tries.charged >= self._policy.tries:
-                self._end(owed(item, tries, f"its worker process was lost {self._losses[item]} times"))
-                return None
-        if self._losses[item] >= SUSPECT_LOSSES:
+            if self._losses[item] >= SUSPECT_LOSSES or tries.charged >= self._policy.tries:
+                self._suspects.add(item)
+        if item in self._suspects:
             return None
         self._claimed.add(item)
         return tries
@@ -145,4 +145,4 @@ class MapLedger:
         for item in self._claimed:
             tries = self._tries.get(item, Tries())
             spent[item] = tries._replace(made=tries.made + 1, charged=tries.charged + 1)
-        return spent, frozenset(item for item, losses in self._losses.items() if losses >= SUSPECT_LOSSES and item not in self._ended)
+        return spent, frozenset(self._suspects - self._ended)

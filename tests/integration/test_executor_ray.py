@@ -34,6 +34,21 @@ def session() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def actor_pool(session: None) -> Iterator[ActorExecutor]:
+    """One pool for all policies: starting processes is what costs."""
+    executor = ActorExecutor(options=OPTIONS)
+    yield executor
+    executor.close()
+
+
+@pytest.fixture(scope="module")
+def bulk_pool(session: None) -> Iterator[RayDataExecutor]:
+    executor = RayDataExecutor(options=BULK)
+    yield executor
+    executor.close()
+
+
 def worker_pids(source: LocalSource) -> Counter[int]:
     """Attempts started per process."""
     store = source.open()
@@ -87,16 +102,20 @@ class RayContract(ExecutorContract):
 
 class TestActorExecutor(RayContract):
     @pytest.fixture
-    def executor_of(self) -> Iterator[ExecutorFactory]:
-        made: list[ActorExecutor] = []
+    def executor_of(self, actor_pool: ActorExecutor) -> ExecutorFactory:
+        return actor_pool.with_policy
 
-        def make(policy: FanoutPolicy) -> ActorExecutor:
-            made.append(ActorExecutor(policy, OPTIONS))
-            return made[-1]
-
-        yield make
-        for executor in made:
-            executor.close()
+    def test_a_late_start_of_the_last_map_is_ignored(self, executor_of: ExecutorFactory, tmp_path: Path) -> None:
+        """R9: a process that is replaced while its map ends serves the next map with the next map's stage."""
+        policy = FanoutPolicy(concurrency=1, tries=1, item_deadline_s=None, stage_deadline_s=3.0, base_s=0.01)
+        for number in range(3):
+            source = LocalSource(str(tmp_path / f"store{number}"))
+            faults = (Fault(FaultKind.KILL_WORKER, frozenset({"last"})),)
+            executor_of(policy).map(EchoStage(source, faults=faults, record_attempts=True), ["first", "last"])
+            final = LocalSource(str(tmp_path / f"final{number}"))
+            report = executor_of(QUICK).map(EchoStage(final), ids(20))
+            assert states(report) == {ItemState.COMMITTED: 20}
+            assert sum(info.key.endswith(".json") for info in final.open().list("echo/episodes/")) == 20
 
     def test_work_is_spread_and_processes_stay(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
         executor = executor_of(QUICK)
@@ -116,16 +135,8 @@ class TestActorExecutor(RayContract):
 
 class TestRayDataExecutor(RayContract):
     @pytest.fixture
-    def executor_of(self) -> Iterator[ExecutorFactory]:
-        made: list[RayDataExecutor] = []
-
-        def make(policy: FanoutPolicy) -> RayDataExecutor:
-            made.append(RayDataExecutor(policy, BULK))
-            return made[-1]
-
-        yield make
-        for executor in made:
-            executor.close()
+    def executor_of(self, bulk_pool: RayDataExecutor) -> ExecutorFactory:
+        return bulk_pool.with_policy
 
 
 def test_no_session_is_a_clear_error() -> None:

@@ -64,14 +64,12 @@ def test_an_item_lost_twice_is_left_for_a_process_of_its_own() -> None:
     assert ledger.unfinished() == ({"a": Tries(2, 2)}, frozenset({"a"}))
 
 
-def test_tries_are_exhausted_by_losses() -> None:
+def test_tries_used_up_by_losses_leave_one_chance_alone() -> None:
     ledger = MapLedger(FanoutPolicy(tries=1))
     ledger.claim(["a"])
     assert ledger.claim(["a"]) == [None]
-    (outcome,) = ledger.drain().outcomes
-    assert outcome.state is ItemState.OWED
-    assert outcome.attempts == 1
-    assert "lost" in outcome.error
+    assert ledger.drain().outcomes == []
+    assert ledger.unfinished() == ({"a": Tries(1, 1)}, frozenset({"a"}))
 
 
 def test_a_new_book_forgets_the_old_map() -> None:
