@@ -29,7 +29,7 @@ class FanoutPolicy:
 
     Attributes:
         concurrency: Items in flight per worker process.
-        tries: Attempts charged to an item before it is owed.
+        tries: Attempts charged to an item before it is owed. One more, alone in a process, when it lost the last of them with others.
         base_s: First backoff in seconds; doubles per charged attempt, jittered to 50-100 %.
         cap_s: Longest backoff in seconds.
         item_deadline_s: Total seconds of one item over all its attempts and backoffs (R5), not counting the time it waits for an open

@@ -84,7 +84,6 @@ class ExecutorContract:
         assert attempts_of(source) == {item: 2 if item in twice else 1 for item in ids(500)}
         assert {item: outcome.attempts for item, outcome in by_item.items()} == attempts_of(source)
 
-        executor.close()
         seen: list[Progress] = []
         again = executor.map(EchoStage(source, faults=faults[:1]), ids(510)[90:], on_progress=seen.append)
         assert states(again) == {ItemState.SKIPPED: 407, ItemState.COMMITTED: 12, ItemState.OWED: 1}
