@@ -1,7 +1,7 @@
 """The process that serves a model: a Ray actor around one engine.
 
-Failures travel as data: a `Reply` carries either the answer or our own error, so a caller never has to unwrap a framework's exception to
-learn what happened; what Ray itself raises then always means that the process or its node is gone.
+Ray calls serve control: start, heartbeats, weights. Tokens go over a connection of their own (`cluster.channel`). Failures travel as data:
+a reply carries either the answer or our own error, so what Ray itself raises always means that the process or its node is gone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ray
+
+from cluster.channel import Answer, ChannelServer, Door
 from cluster.engines.family import Engine, EngineConfig, EngineStats, open_engine
 from coevo.chat import Sampling
 from coevo.errors import CoevoError, InfraError, root_traceback
@@ -31,12 +34,9 @@ _TAIL_BYTES = 4000
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer of a server: `value` or `error`, and how loaded it is (requests it holds from all clients; share of its KV cache in use)."""
+    """Outcome of a control call; no error means done."""
 
-    value: Any = None
     error: CoevoError | None = None
-    depth: int = 0
-    kv_use: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,18 @@ class ModelServer:
     Args:
         config: The engine.
         adapters: (model id, folder) pairs to load before the server counts as ready.
+        host: Address to listen on for clients; empty for this node's own address.
     """
 
-    def __init__(self, config: EngineConfig, adapters: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, config: EngineConfig, adapters: Sequence[tuple[str, str]] = (), host: str = "127.0.0.1") -> None:
         os.environ["OMP_NUM_THREADS"] = str(config.threads)
         self._config = config
         self._adapters = tuple(adapters)
         self._engine: Engine | None = None
         self._error = ""
+        self._host = host
+        self._channel = ChannelServer(self._serve)
+        self._door: Door | None = None
         self._place = ServerPlace(os.getpid(), socket.gethostname(), _error_log_path())
 
     async def place(self) -> ServerPlace:
@@ -110,7 +114,13 @@ class ModelServer:
             self._error = str(error)
             return Reply(error=error)
         self._engine = engine
+        own_address: Any = ray.util.get_node_ip_address
+        self._door = await self._channel.listen(self._host or own_address())
         return Reply()
+
+    async def door(self) -> Door | None:
+        """Where clients connect; None while there is no living engine."""
+        return self._door if self._engine is not None and not self._engine.error else None
 
     async def health(self) -> Health:
         """The heartbeat; answered in a thread of its own."""
@@ -121,41 +131,45 @@ class ModelServer:
         tail = await asyncio.to_thread(log_tail, self._place.log_path)
         return Health(engine is not None and not error, error, stats, peak, tail, time.time())
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling, seed: int, model_id: str) -> Reply:
-        """One completion; the value is a `RawCompletion`."""
-        return await self._answer("generate", prompt, sampling, seed=seed, model_id=model_id)
-
-    async def score(self, prompt: Sequence[int], completion: Sequence[int], model_id: str) -> Reply:
-        """Log-probabilities of a given completion; the value is a tuple of floats."""
-        return await self._answer("score", prompt, completion, model_id=model_id)
-
     async def load_weights(self, folder: str, model_id: str) -> Reply:
         """Serve other weights from now on."""
-        return await self._answer("load_weights", folder, model_id=model_id)
+        return Reply((await self._guarded("load_weights", folder, model_id=model_id))[1])
 
     async def load_adapter(self, folder: str, model_id: str) -> Reply:
         """Serve one adapter more."""
-        return await self._answer("load_adapter", folder, model_id=model_id)
+        return Reply((await self._guarded("load_adapter", folder, model_id=model_id))[1])
 
     def close(self) -> None:
-        """Stop the engine."""
+        """Stop listening and stop the engine."""
+        self._channel.close()
         if self._engine is not None:
             self._engine.close()
 
-    async def _answer(self, method: str, *arguments: object, **named: object) -> Reply:
-        engine = self._engine
-        if engine is None:
-            return Reply(error=InfraError("the model server is still starting", seen=self._error or None, fix="retry"))
+    async def _serve(self, method: str, arguments: Sequence[Any]) -> Answer:
+        """A client's request as the engine's call; the value is made of JSON types."""
         value: Any = None
-        failure: CoevoError | None = None
+        if method == "generate":
+            prompt, (temperature, top_p, max_tokens), seed, model_id = arguments
+            sampling = Sampling(temperature, top_p, max_tokens)
+            value, error = await self._guarded("generate", prompt, sampling, seed=seed, model_id=model_id)
+            value = None if value is None else [value.token_ids, value.logprobs, value.cached_tokens, value.finish_reason]
+        elif method == "score":
+            prompt, completion, model_id = arguments
+            value, error = await self._guarded("score", prompt, completion, model_id=model_id)
+        else:
+            error = InfraError("a client asked for what servers do not do", seen=method, fix="use one version of the code on all nodes")
+        stats = self._engine.stats() if self._engine is not None else EngineStats()
+        return Answer(value, error, stats.depth, stats.kv_use)
+
+    async def _guarded(self, method: str, *arguments: object, **named: object) -> tuple[Any, CoevoError | None]:
+        if self._engine is None:
+            return None, InfraError("the model server is still starting", seen=self._error or None, fix="retry")
         try:
-            value = await getattr(engine, method)(*arguments, **named)
+            return await getattr(self._engine, method)(*arguments, **named), None
         except CoevoError as error:
-            failure = error
-        except Exception as error:  # noqa: BLE001 - a reply must come back; the caller decides by its kind
-            failure = InfraError("the model server failed", seen=root_traceback(error), fix="retry elsewhere")
-        stats = engine.stats()
-        return Reply(value, failure, stats.depth, stats.kv_use)
+            return None, error
+        except Exception as error:  # noqa: BLE001 - an answer must come back; the caller decides by its kind
+            return None, InfraError("the model server failed", seen=root_traceback(error), fix="retry elsewhere")
 
 
 def _error_log_path() -> str:

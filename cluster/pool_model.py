@@ -1,12 +1,14 @@
 """The way into a pool from any process: routing, failover, text.
 
-`PoolSource` is picklable and names the pool; `open()` looks the replicas up by their actor names, so a replacement is found wherever the
-client runs. Each client routes by itself (`cluster.router`) and learns about other clients' load from the depth in every reply.
+`PoolSource` is picklable and names the pool; the replicas are looked up by their actor names, so a replacement is found wherever the
+client runs, and reached over a connection each (`cluster.channel`). Each client routes by itself (`cluster.router`) and learns about other
+clients' load from the depth in every answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Sequence
@@ -15,10 +17,10 @@ from typing import Any
 
 import ray
 
-from cluster.engines.family import RawCompletion
-from cluster.model_server import CONTROL_GROUP, Health, Reply
+from cluster.channel import Answer, Channel, ChannelLost, Door
+from cluster.model_server import CONTROL_GROUP
 from cluster.router import Assignment, Router, RouterConfig, RouterStats
-from coevo.chat import Completion, ModelRequest, Usage
+from coevo.chat import Completion, FinishReason, ModelRequest, Usage
 from coevo.errors import InfraError, ModelError
 from coevo.identity import content_hash
 from coevo.models.tokenizer import FolderTokenizer
@@ -26,7 +28,7 @@ from coevo.models.tokenizer import FolderTokenizer
 __all__ = ["PoolModel", "PoolSource", "actor_name"]
 
 _REFRESH_S = 0.5
-_HEALTH_TIMEOUT_S = 10.0
+_DOOR_TIMEOUT_S = 10.0
 
 
 def actor_name(pool: str, index: int) -> str:
@@ -73,14 +75,15 @@ class _Lost(Exception):
 
 
 class PoolModel:
-    """`ChatModel` and `Scorer` over a pool. Use one per event loop; not thread-safe."""
+    """`ChatModel` and `Scorer` over a pool. Used from one thread; moving to another event loop drops its connections and pins."""
 
     def __init__(self, source: PoolSource) -> None:
         self._source = source
         self._router = Router(source.router)
         self._tokenizer = FolderTokenizer(source.tokenizer_path)
         self._names = [actor_name(source.pool, index) for index in range(source.replicas)]
-        self._handles: dict[str, Any] = {}
+        self._channels: dict[str, Channel] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._tickets = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._refreshing: asyncio.Task[None] | None = None
@@ -110,12 +113,14 @@ class PoolModel:
             raise ModelError(
                 "a pool takes token ids and the request has none", seen=request.session, fix="render prompt_token_ids with the format"
             )
-        prompt = request.prompt_token_ids
-        raw: RawCompletion = await self._call(request.session, "generate", prompt, request.sampling, request.seed, self.model_id)
-        ended = bool(raw.token_ids) and raw.token_ids[-1] in self._source.stop_token_ids
-        text = self._tokenizer.decode(raw.token_ids[:-1] if ended else raw.token_ids)
-        usage = Usage(len(prompt), raw.cached_tokens, len(raw.token_ids))
-        return Completion(text, raw.finish_reason, raw.token_ids, raw.logprobs, usage)
+        sampling = request.sampling
+        settings = (sampling.temperature, sampling.top_p, sampling.max_tokens)
+        value = await self._call(request.session, "generate", request.prompt_token_ids, settings, request.seed, self.model_id)
+        token_ids, cached_tokens = tuple(value[0]), int(value[2])
+        ended = bool(token_ids) and token_ids[-1] in self._source.stop_token_ids
+        text = self._tokenizer.decode(token_ids[:-1] if ended else token_ids)
+        usage = Usage(len(request.prompt_token_ids), cached_tokens, len(token_ids))
+        return Completion(text, FinishReason(value[3]), token_ids, _floats(value[1]), usage)
 
     async def logprobs(self, prompt: Sequence[int], completion: Sequence[int], *, model_id: str = "") -> tuple[float, ...]:
         """Natural-log probability of each completion token given the prompt, at temperature 1.
@@ -125,24 +130,25 @@ class PoolModel:
             InfraError: No replica could answer.
         """
         session = f"score:{content_hash(list(prompt))[:16]}"
-        scores: tuple[float, ...] = await self._call(session, "score", tuple(prompt), tuple(completion), model_id or self.model_id)
+        scores = await self._call(session, "score", tuple(prompt), tuple(completion), model_id or self.model_id)
         self._router.forget(session)
-        return scores
+        return _floats(scores)
 
     async def aclose(self) -> None:
-        """Fail what waits and let go of the handles. The pool lives on."""
+        """Fail what waits and hang up. The pool lives on."""
         self._closed = True
         if self._refreshing is not None and not self._refreshing.done():
             self._refreshing.cancel()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(InfraError("the model was closed", fix="open it again"))
-        self._handles.clear()
+        self._hang_up()
 
     async def _call(self, session: str, method: str, *arguments: object) -> Any:
         """Route, ask, and on a lost replica ask once more elsewhere."""
         if self._closed:
             raise InfraError("the model is closed", seen=self.model_id, fix="open it again")
+        self._bind_loop()
         reason = ""
         for _ in range(2):
             ticket = next(self._tickets)
@@ -155,40 +161,52 @@ class PoolModel:
                 self._grant(self._router.release(ticket))
         raise InfraError("two replicas were lost under this request", seen=reason, fix="the pool heals itself; retry")
 
+    def _bind_loop(self) -> None:
+        """Connections belong to a loop: another one than last time starts afresh."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                self._hang_up()
+            self._loop, self._channels, self._refreshing = loop, {}, None
+            self._router, self._refreshed_at = Router(self._source.router), float("-inf")
+
+    def _hang_up(self) -> None:
+        for channel in self._channels.values():
+            with contextlib.suppress(RuntimeError):  # the loop of the connection is closed: so is the connection
+                channel.close()
+        self._channels = {}
+
     async def _ask(self, replica: str, method: str, *arguments: object) -> Any:
-        handle = self._handles.get(replica)
-        if handle is None:
+        channel = self._channels.get(replica)
+        if channel is None:
             raise _Lost(f"{replica} is gone")
-        ref = getattr(handle, method).remote(*arguments)
         try:
             async with asyncio.timeout(self._source.request_timeout_s):
-                reply: Reply = await ref
+                answer: Answer = await channel.ask(method, *arguments)
         except TimeoutError as error:
-            ray.cancel(ref)
             raise InfraError(
                 "a model call passed its deadline", seen=f"{replica}: {self._source.request_timeout_s} s", fix="retry"
             ) from error
-        except asyncio.CancelledError:
-            ray.cancel(ref)
-            raise
-        except ray.exceptions.RayError as error:
+        except ChannelLost as error:
             self._lose(replica)
-            raise _Lost(f"{replica}: {type(error).__name__}") from error
-        self._router.report(replica, depth=max(0, reply.depth), kv_use=reply.kv_use)
-        if isinstance(reply.error, InfraError):
+            raise _Lost(f"{replica}: {error}") from error
+        self._router.report(replica, depth=answer.depth, kv_use=answer.kv_use)
+        if isinstance(answer.error, InfraError):
             self._lose(replica)
-            raise _Lost(f"{replica}: {reply.error}")
-        if reply.error is not None:
-            raise reply.error
-        return reply.value
+            raise _Lost(f"{replica}: {answer.error}")
+        if answer.error is not None:
+            raise answer.error
+        return answer.value
 
     def _lose(self, replica: str) -> None:
-        if self._handles.pop(replica, None) is not None:
+        channel = self._channels.pop(replica, None)
+        if channel is not None:
+            channel.close()
             self._router.drop(replica)
 
     async def _admit(self, ticket: int, session: str) -> str:
         """Wait for a place; looks for new replicas meanwhile."""
-        if len(self._handles) < len(self._names):
+        if len(self._channels) < len(self._names):
             self._refresh_soon()
         assignment = self._router.submit(ticket, session=session)
         if assignment is not None:
@@ -207,7 +225,7 @@ class PoolModel:
             if done:
                 return future.result()
             now = time.monotonic()
-            served_at = now if self._handles else served_at
+            served_at = now if self._channels else served_at
             if now - served_at > self._source.wait_s:
                 raise InfraError(
                     "no replica of the pool serves", seen=f"{self._source.pool} for {self._source.wait_s} s", fix="see the pool's failures"
@@ -216,7 +234,7 @@ class PoolModel:
                 raise InfraError(
                     "no place in the pool in time", seen=f"{self._source.request_timeout_s} s", fix="add replicas or lower the load"
                 )
-            if len(self._handles) < len(self._names):
+            if len(self._channels) < len(self._names):
                 self._refresh_soon()
 
     def _grant(self, assignments: Sequence[Assignment]) -> None:
@@ -235,19 +253,27 @@ class PoolModel:
             self._refreshing = loop.create_task(self._refresh())
 
     async def _refresh(self) -> None:
-        missing = [name for name in self._names if name not in self._handles]
+        missing = [name for name in self._names if name not in self._channels]
         found = await asyncio.gather(*(self._find(name) for name in missing))
-        fresh = {name: handle for name, handle in zip(missing, found, strict=True) if handle is not None}
-        if fresh and not self._closed:
-            self._handles |= fresh
+        fresh = {name: channel for name, channel in zip(missing, found, strict=True) if channel is not None}
+        if self._closed:
+            for channel in fresh.values():
+                channel.close()
+        elif fresh:
+            self._channels |= fresh
             self._grant(self._router.add(*fresh))
 
-    async def _find(self, name: str) -> Any:
-        """The replica's handle when it serves, else None."""
+    async def _find(self, name: str) -> Channel | None:
+        """A connection to the replica when it serves, else None."""
         try:
             handle = ray.get_actor(name, namespace=self._source.namespace)
-            async with asyncio.timeout(_HEALTH_TIMEOUT_S):
-                health: Health = await handle.health.options(concurrency_group=CONTROL_GROUP).remote()
-        except (ValueError, TimeoutError, ray.exceptions.RayError):
+            async with asyncio.timeout(_DOOR_TIMEOUT_S):
+                door: Door | None = await handle.door.options(concurrency_group=CONTROL_GROUP).remote()
+                return await Channel.connect(door) if door is not None else None
+        except (ValueError, OSError, TimeoutError, ray.exceptions.RayError):
             return None
-        return handle if health.ready else None
+
+
+def _floats(values: Sequence[float | None]) -> tuple[float, ...]:
+    """JSON has no infinities: a probability of zero arrives as null."""
+    return tuple(float("-inf") if value is None else value for value in values)

@@ -28,7 +28,7 @@ from cluster.engines.weights import KnownWeights
 from cluster.model_server import CONTROL_GROUP, Health, ModelServer, Reply, ServerPlace, log_tail
 from cluster.pool_model import PoolSource, actor_name
 from cluster.router import RouterConfig
-from cluster.session import NAMESPACE
+from cluster.session import NAMESPACE, session_is_local
 from coevo.errors import CoevoError, ConfigError, InfraError, ModelError, PrerequisiteError, root_traceback
 
 __all__ = ["ModelPool", "PoolConfig", "PoolStats", "ReplicaFailure", "ReplicaState", "ReplicaStats"]
@@ -57,7 +57,6 @@ class PoolConfig:
         name: Name in the session; empty draws one.
         num_cpus, num_gpus, memory_bytes: What Ray reserves for each replica; `num_gpus` must cover tensor x pipeline parallel on GPUs.
         resources: Custom resources, for example an accelerator type.
-        max_concurrency: Requests a server holds at once, waiting ones included.
         heartbeat_s: Period of the watch thread.
         heartbeat_timeout_s: A heartbeat older than this means that the process hangs.
         stall_timeout_s: An engine with work that makes no progress for this long is replaced.
@@ -74,7 +73,6 @@ class PoolConfig:
     num_gpus: float = 0.0
     memory_bytes: int = 0
     resources: Mapping[str, float] = field(default_factory=dict)
-    max_concurrency: int = 1000
     heartbeat_s: float = 0.5
     heartbeat_timeout_s: float = 60.0
     stall_timeout_s: float = 300.0
@@ -97,13 +95,15 @@ class ReplicaFailure:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStats:
-    """One replica now. `health` is its last heartbeat."""
+    """One replica now. `health` is its last heartbeat; the times are monotonic seconds of the pool's process, None before they came."""
 
     name: str
     state: ReplicaState
     generation: int
     pid: int | None
     health: Health | None
+    started_at: float | None = None
+    ready_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,8 @@ class _Slot:
     place_ref: Any = None
     place: ServerPlace | None = None
     start_ref: Any = None
-    started_at: float = 0.0
+    started_at: float | None = None
+    ready_at: float | None = None
     ping_ref: Any = None
     pinged_at: float = 0.0
     health: Health | None = None
@@ -302,10 +303,7 @@ class ModelPool:
     def stats(self) -> PoolStats:
         """State, load and recent failures."""
         with self._changed:
-            replicas = tuple(
-                ReplicaStats(slot.name, slot.state, slot.generation, slot.place.pid if slot.place else None, slot.health)
-                for slot in self._slots
-            )
+            replicas = tuple(_stats_of(slot) for slot in self._slots)
             return PoolStats(self.name, self._engine.model_id, replicas, tuple(self._failures), time.monotonic() - self._watched_at)
 
     def close(self) -> None:
@@ -371,15 +369,18 @@ class ModelPool:
         if config.resources:
             options["resources"] = dict(config.resources)
         remote: Any = ray.remote  # its stubs do not know actor options
-        actor = remote(concurrency_groups={CONTROL_GROUP: 4}, max_concurrency=config.max_concurrency, max_restarts=0)(ModelServer)
+        actor = remote(concurrency_groups={CONTROL_GROUP: 4}, max_restarts=0)(ModelServer)
         try:
-            handle = actor.options(scheduling_strategy="SPREAD", **options).remote(self._engine, tuple(self._adapters.items()))
+            handle = actor.options(scheduling_strategy="SPREAD", **options).remote(
+                self._engine, tuple(self._adapters.items()), "127.0.0.1" if session_is_local() else ""
+            )
         except ValueError:  # the killed predecessor still holds the name for a moment
             slot.not_before = time.monotonic() + 0.2
             return
         slot.generation += 1
         slot.handle, slot.state, slot.health, slot.place = handle, ReplicaState.STARTING, None, None
         slot.started_at = slot.pinged_at = time.monotonic()
+        slot.ready_at = None
         slot.ping_ref = None
         slot.place_ref = _control(handle.place).remote()
         slot.start_ref = handle.start.remote()
@@ -395,9 +396,9 @@ class ModelPool:
                 self._fail(slot, f"start failed: {_text_of(error)}")
                 return
             slot.state, slot.failures = ReplicaState.READY, 0
-            slot.start_ref = None
+            slot.start_ref, slot.ready_at = None, time.monotonic()
             self._check_heartbeat(slot)
-        elif time.monotonic() - slot.started_at > self._config.start_timeout_s:
+        elif time.monotonic() - (slot.started_at or 0.0) > self._config.start_timeout_s:
             placed = "is loading" if slot.place is not None else "was never placed: the cluster lacks free CPUs, GPUs or memory for it"
             self._fail(slot, f"start took longer than {self._config.start_timeout_s} s; the process {placed}")
 
@@ -431,6 +432,11 @@ class ModelPool:
         _kill(slot)
         slot.state = ReplicaState.DOWN
         slot.not_before = time.monotonic() + (min(60.0, 0.5 * 2.0**slot.failures) if slot.failures else 0.0)
+
+
+def _stats_of(slot: _Slot) -> ReplicaStats:
+    pid = slot.place.pid if slot.place is not None else None
+    return ReplicaStats(slot.name, slot.state, slot.generation, pid, slot.health, slot.started_at, slot.ready_at)
 
 
 def _serves(slot: _Slot) -> bool:

@@ -28,7 +28,7 @@ import ray
 import cluster
 from coevo.errors import ConfigError, PrerequisiteError
 
-__all__ = ["NAMESPACE", "QUIET_ENVIRONMENT", "AuthMode", "Session", "SessionConfig", "open_session"]
+__all__ = ["NAMESPACE", "QUIET_ENVIRONMENT", "AuthMode", "Session", "SessionConfig", "open_session", "session_is_local"]
 
 NAMESPACE = "coevo"
 """Ray namespace of every named actor."""
@@ -51,6 +51,8 @@ QUIET_ENVIRONMENT = {
 """What worker processes see: one thread each (two spin on a busy machine), nothing sent anywhere, nothing downloaded."""
 
 _LOCAL_TRIES = 3
+
+_joined = False
 
 MIN_LOGICAL_CPUS = 4
 """Ray Data and Ray Train were seen to stall with 2."""
@@ -116,12 +118,20 @@ def open_session(config: SessionConfig | None = None) -> Iterator[Session]:
     settings = config or SessionConfig()
     _check(settings)
     with _sigterm_exits():
+        global _joined
         session = _connect(settings)
+        _joined = not session.local
         try:
             with _sigterm_exits():
                 yield session
         finally:
             ray.shutdown()
+            _joined = False
+
+
+def session_is_local() -> bool:
+    """False while this process is part of a cluster that it joined: servers then listen beyond loopback."""
+    return not _joined
 
 
 def _check(config: SessionConfig) -> None:

@@ -2,7 +2,8 @@
 
 Run: python tests/bench/bench_pool.py [--model FOLDER] [--kind vllm|transformers] [--requests 64] [--tokens 48] [--rounds 5]
 
-The sides take turns within one run, so that a busy machine slows all of them; the figure to quote is the median of the per-round ratios.
+The sides take turns within one run, so that a busy machine slows all of them; the figures to quote are medians of per-round ratios: of
+tokens per wall-clock second, and of tokens per CPU second of client and servers together, which other load hardly moves.
 Sides: `library` (vLLM's own LLM.generate on one list: no thread, no asyncio; vllm only), `engine` (ours, in this process), `pool1` (one
 replica behind Ray) and `pool2` (two replicas).
 """
@@ -24,6 +25,8 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import psutil
+
 from cluster.engines.family import Engine, EngineConfig, EngineKind, open_engine
 from cluster.pool_model import PoolModel
 from cluster.servers import ModelPool, PoolConfig
@@ -33,11 +36,12 @@ from coevo.chat import Message, ModelRequest, Role, Sampling
 
 
 class Pass(NamedTuple):
-    """One side's turn: completion tokens, seconds of wall clock, CPU seconds of this process."""
+    """One side's turn: completion tokens, seconds of wall clock, CPU seconds of this process and of the server processes."""
 
     tokens: int
     wall_s: float
     cpu_s: float
+    server_cpu_s: float
 
 
 def prompts(count: int, length: int) -> list[tuple[int, ...]]:
@@ -45,11 +49,22 @@ def prompts(count: int, length: int) -> list[tuple[int, ...]]:
     return [tuple(5 + (31 * row + 7 * column + row * column) % 250 for column in range(length)) for row in range(count)]
 
 
-def timed(work: Callable[[], int]) -> Pass:
-    """Run one side."""
-    wall, cpu = time.perf_counter(), time.process_time()
+def timed(work: Callable[[], int], pids: list[int]) -> Pass:
+    """Run one side; `pids` are the processes that serve it."""
+    servers, wall, cpu = server_cpu_s(pids), time.perf_counter(), time.process_time()
     tokens = work()
-    return Pass(tokens, time.perf_counter() - wall, time.process_time() - cpu)
+    return Pass(tokens, time.perf_counter() - wall, time.process_time() - cpu, server_cpu_s(pids) - servers)
+
+
+def server_cpu_s(pids: list[int]) -> float:
+    """User and system CPU seconds so far."""
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(one.user + one.system for one in times)
+
+
+def pids_of(pool: ModelPool) -> list[int]:
+    """Processes of a pool."""
+    return [one.pid for one in pool.stats().replicas if one.pid is not None]
 
 
 def through_engine(engine: Engine, rows: list[tuple[int, ...]], sampling: Sampling, salt: int) -> int:
@@ -62,18 +77,16 @@ def through_engine(engine: Engine, rows: list[tuple[int, ...]], sampling: Sampli
     return asyncio.run(play())
 
 
-def through_pool(pool: ModelPool, rows: list[tuple[int, ...]], sampling: Sampling, salt: int) -> int:
+def through_pool(loop: asyncio.AbstractEventLoop, model: PoolModel, rows: list[tuple[int, ...]], sampling: Sampling, salt: int) -> int:
     """All prompts at once through a pool."""
 
     async def play() -> int:
-        model: PoolModel = pool.source().open()
         message = (Message(Role.USER, "x"),)
         requests = [ModelRequest(message, (), sampling, f"s{n}", salt, prompt_token_ids=(5 + salt, *row)) for n, row in enumerate(rows)]
         done = await asyncio.gather(*(model.complete(one) for one in requests))
-        await model.aclose()
         return sum(len(one.token_ids) for one in done)
 
-    return asyncio.run(play())
+    return loop.run_until_complete(play())
 
 
 def library_side(config: EngineConfig) -> Callable[[list[tuple[int, ...]], Sampling, int], int]:
@@ -124,31 +137,43 @@ def main() -> None:
         stack.enter_context(open_session(SessionConfig()))
         one = stack.enter_context(ModelPool(PoolConfig(engine=config, replicas=1)))
         two = stack.enter_context(ModelPool(PoolConfig(engine=config, replicas=2)))
-        sides["pool1"] = lambda salt: through_pool(one, rows, sampling, salt)
-        sides["pool2"] = lambda salt: through_pool(two, rows, sampling, salt)
+        loop = asyncio.new_event_loop()
+        stack.callback(loop.close)
+        models = {"pool1": one.source().open(), "pool2": two.source().open()}
+        sides["pool1"] = lambda salt: through_pool(loop, models["pool1"], rows, sampling, salt)
+        sides["pool2"] = lambda salt: through_pool(loop, models["pool2"], rows, sampling, salt)
+        pids = {"pool1": pids_of(one), "pool2": pids_of(two)}
         for side in sides.values():
             side(0)
         passes: dict[str, list[Pass]] = {name: [] for name in sides}
         for salt in range(1, args.rounds + 1):
             for name, side in sides.items():
-                passes[name].append(timed(lambda side=side, salt=salt: side(salt)))  # type: ignore[misc]
+                passes[name].append(timed(lambda side=side, salt=salt: side(salt), pids.get(name, [])))  # type: ignore[misc]
     print(json.dumps(report(passes, args.requests), indent=1))
 
 
 def report(passes: dict[str, list[Pass]], requests: int) -> dict[str, Any]:
-    """Medians of tokens/s, of per-round ratios to the engine, and client CPU per request."""
-    rates = {name: [one.tokens / one.wall_s for one in turns] for name, turns in passes.items()}
-    ratios = {name: [rate / base for rate, base in zip(rates[name], rates["engine"], strict=True)] for name in rates}
+    """Medians of tokens/s and of [smallest, median, largest] per-round ratio to the engine; CPU milliseconds per request by process."""
+
+    def ratios(rate: Callable[[Pass], float]) -> dict[str, list[float]]:
+        return {name: spread([rate(a) / rate(b) for a, b in zip(turns, passes["engine"], strict=True)]) for name, turns in passes.items()}
+
+    def cpu_ms(part: Callable[[Pass], float]) -> dict[str, float]:
+        return {name: round(1000 * statistics.median(part(one) for one in turns) / requests, 3) for name, turns in passes.items()}
+
     return {
         "load": os.getloadavg(),
-        "tokens_per_s": {name: round(statistics.median(values), 1) for name, values in rates.items()},
-        "ratio_to_engine": {name: [round(min(v), 3), round(statistics.median(v), 3), round(max(v), 3)] for name, v in ratios.items()},
-        "client_cpu_ms_per_request": {
-            name: round(1000 * statistics.median(one.cpu_s for one in turns) / requests, 3)
-            for name, turns in passes.items()
-            if name.startswith("pool")
-        },
+        "tokens_per_s": {name: round(statistics.median(one.tokens / one.wall_s for one in turns), 1) for name, turns in passes.items()},
+        "wall_ratio_to_engine": ratios(lambda one: one.tokens / one.wall_s),
+        "cpu_ratio_to_engine": ratios(lambda one: one.tokens / (one.cpu_s + one.server_cpu_s)),
+        "this_process_cpu_ms_per_request": cpu_ms(lambda one: one.cpu_s),
+        "server_cpu_ms_per_request": cpu_ms(lambda one: one.server_cpu_s),
     }
+
+
+def spread(values: list[float]) -> list[float]:
+    """Smallest, median, largest."""
+    return [round(min(values), 3), round(statistics.median(values), 3), round(max(values), 3)]
 
 
 if __name__ == "__main__":

@@ -119,6 +119,10 @@ def test_conversations_are_served_and_stay_together(pool: ModelPool) -> None:
     asyncio.run(play())
     served = [one.health.stats.finished for one in pool.stats().replicas if one.health]
     assert len(served) == 2
+    first, second = pool.stats().replicas
+    assert first.ready_at is not None
+    assert second.started_at is not None
+    assert second.started_at >= first.ready_at
     assert pool.stats().failures == ()
 
 
