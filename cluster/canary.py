@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 from cluster.pool_model import PoolSource, actor_name
-from coevo.errors import InfraError, ModelError, boundary
-from coevo.ports import ModelSource, Scorer
+from coevo.errors import ModelError
+from coevo.ports import ChatModel, ModelSource, Scorer
 
 __all__ = ["CANARY_ROWS", "CanaryReading", "judge_canary", "read_canary", "replica_scorers"]
 
@@ -84,42 +84,17 @@ def _weighted(values: Sequence[float], weights: Sequence[int]) -> float:
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 
-@dataclass(frozen=True, slots=True)
-class _ReplicaScorer:
-    """Asks one named replica and no other."""
-
-    handle: Any
-    name: str
-    served_id: str
-    timeout_s: float
-
-    async def logprobs(self, prompt: Sequence[int], completion: Sequence[int], *, model_id: str = "") -> tuple[float, ...]:
-        """Teacher-forced log-probabilities of this replica."""
-        with boundary(InfraError, f"the canary can't reach {self.name}", fix="see the pool's failures; publish again"):
-            async with asyncio.timeout(self.timeout_s):
-                reply = await self.handle.score.remote(tuple(prompt), tuple(completion), model_id or self.served_id)
-        if reply.error is not None:
-            raise reply.error
-        scores: tuple[float, ...] = reply.value
-        return scores
-
-
 def replica_scorers(source: ModelSource) -> Mapping[str, Scorer]:
-    """Replica name -> scorer, for each replica of a pool.
+    """Replica name -> scorer that asks this replica and no other, for each replica of a pool.
 
     Raises:
-        InfraError: A replica is not there.
+        ModelError: The source is not a pool's.
     """
-    import ray
-
     if not isinstance(source, PoolSource):
         raise ModelError(
             "the canary can't see the replicas of this source", seen=type(source).__name__, fix="pass scorers= to PoolPublisher"
         )
-    names = [actor_name(source.pool, index) for index in range(source.replicas)]
-    with boundary(InfraError, "a replica is missing", fix="wait until the pool is ready and publish again"):
-        handles = {name: ray.get_actor(name, namespace=source.namespace) for name in names}
-    return {name: _ReplicaScorer(handle, name, source.served_id, source.request_timeout_s) for name, handle in handles.items()}
+    return {actor_name(source.pool, index): replace(source, only=index).open() for index in range(source.replicas)}
 
 
 async def read_canary(
@@ -134,6 +109,10 @@ async def read_canary(
 
     out = {}
     for name, scorer in scorers.items():
-        served = await asyncio.gather(*(ask(scorer, row) for row in rows))
+        try:
+            served = await asyncio.gather(*(ask(scorer, row) for row in rows))
+        finally:
+            if isinstance(scorer, ChatModel):
+                await scorer.aclose()
         out[name] = judge_canary(served, new, base)
     return out

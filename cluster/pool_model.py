@@ -48,6 +48,7 @@ class PoolSource:
         router: Routing thresholds.
         request_timeout_s: Deadline of one call, waiting for a place included.
         wait_s: How long a call waits when no replica serves.
+        only: Ask this replica and no other (the canary proves each by itself); None = all.
     """
 
     pool: str
@@ -59,6 +60,7 @@ class PoolSource:
     router: RouterConfig = field(default_factory=RouterConfig)
     request_timeout_s: float = 600.0
     wait_s: float = 120.0
+    only: int | None = None
 
     @property
     def model_id(self) -> str:
@@ -81,7 +83,7 @@ class PoolModel:
         self._source = source
         self._router = Router(source.router)
         self._tokenizer = FolderTokenizer(source.tokenizer_path)
-        self._names = [actor_name(source.pool, index) for index in range(source.replicas)]
+        self._names = [actor_name(source.pool, index) for index in (range(source.replicas) if source.only is None else (source.only,))]
         self._channels: dict[str, Channel] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tickets = itertools.count(1)
