@@ -110,6 +110,7 @@ async def test_a_broken_core_fails_every_caller(engine: ThreadedEngine) -> None:
     with pytest.raises(InfraError, match="has died"):
         await engine.generate((1,), STEPS, seed=0)
     assert "ZeroDivisionError" in engine.error
+    engine.close()  # callers hear of the death before the core is closed: wait for the thread
     assert core_of(engine).log[-1] == "closed"
 
 
