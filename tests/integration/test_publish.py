@@ -248,6 +248,7 @@ def test_a_real_pool_is_proven(base: str, adapters: tuple[Path, Path], rows: lis
 def test_the_control_process_needs_no_torch() -> None:
     """R15: importing the trainer and the publisher pulls in none of the heavy modules."""
     heavy = ("torch", "transformers", "trl", "peft", "deepspeed", "vllm", "datasets")
-    code = f"import sys, cluster.training, cluster.publish, cluster.scoring; sys.exit(' '.join(m for m in {heavy} if m in sys.modules))"
+    found = f"' '.join(m for m in {heavy} if m in sys.modules)"
+    code = f"import sys, cluster.training, cluster.publish, cluster.scoring; sys.exit({found} or None)"
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

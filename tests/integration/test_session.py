@@ -67,7 +67,7 @@ def read_until(process: subprocess.Popen[str], word: str) -> dict[str, list[str]
 
 def processes_of(temp: Path, driver_pid: int) -> list[str]:
     """Command lines, other than the driver's, that name the session's folder."""
-    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
     return [line for line in listing.splitlines() if str(temp) in line and line.split()[0] != str(driver_pid)]
 
 
