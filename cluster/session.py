@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ QUIET_ENVIRONMENT = {
 """What worker processes see: one thread each (two spin on a busy machine), nothing sent anywhere, nothing downloaded."""
 
 _LOCAL_TRIES = 3
+_KNOCK_TIMEOUT_S = 10.0
 
 _joined = False
 
@@ -153,6 +155,7 @@ def _connect(config: SessionConfig) -> Session:
     _set_auth(config)
     wanted = QUIET_ENVIRONMENT | dict(config.environment)
     if config.address:
+        _require_listener(config.address)
         arguments: dict[str, Any] = {"address": config.address, "runtime_env": {"env_vars": wanted}}
     else:
         arguments = _local_arguments(config)
@@ -175,6 +178,18 @@ def _init(arguments: Mapping[str, Any], config: SessionConfig, *, tries: int) ->
         what = "the Ray cluster can't be reached" if config.address else "a local Ray cluster can't be started"
         fix = "check the address, RAY_AUTH_TOKEN and the versions of Ray and Python" if config.address else "check load, memory and /tmp"
         raise PrerequisiteError(what, seen=f"{config.address or 'local'}: {error}", fix=fix) from error
+
+
+def _require_listener(address: str) -> None:
+    """Knock before Ray does: Ray itself tries for minutes, and may end the process."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError("a cluster address needs host and port", seen=address, fix="write HOST:PORT, for example 10.0.0.5:6379")
+    try:
+        socket.create_connection((host, int(port)), timeout=_KNOCK_TIMEOUT_S).close()
+    except OSError as error:
+        fix = "check the address, and that the cluster's head is up"
+        raise PrerequisiteError("the Ray cluster can't be reached", seen=f"{address}: {error}", fix=fix) from error
 
 
 def _set_auth(config: SessionConfig) -> None:
