@@ -201,7 +201,7 @@ class RunContext:
         Args:
             stage: What to run.
             items: On what.
-            bulk: Which executor.
+            bulk: Whether the bulk executor may take it; it does from `cluster.bulk_min_items` items on.
             episodes_per_item: Episodes that one item plays at most, for the reservation.
 
         Raises:
@@ -209,7 +209,8 @@ class RunContext:
         """
         name = f"{stage.name}/{content_hash([stage.name, self._agent_of(stage), *items])[:16]}"
         with self.ledger.reservation(name, estimate=self._spend(len(items) * episodes_per_item)) as paid:
-            executor: Executor = self.serving.bulk if bulk else self.serving.small
+            large = bulk and len(items) >= self.config.cluster.bulk_min_items
+            executor: Executor = self.serving.bulk if large else self.serving.small
             self.display.stage(stage.name, len(items))
             report = executor.map(stage, items, on_progress=self.display.progress)
             for outcome in report.outcomes:
