@@ -35,6 +35,8 @@ from coevo.models.scripted import ScriptedModel, ScriptedSource, faulty, turn_nu
 from coevo.ports import ChatModel, ModelSource
 from coevo.store.local import LocalSource
 
+pytestmark = pytest.mark.timeout(900)  # a start imports an inference library: seconds on a quiet machine, minutes on a busy one
+
 TOOLS = (ToolSpec("lookup", "Look a record up.", {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}),)
 KEY = "sk-very-secret-value"
 

@@ -25,6 +25,8 @@ from coevo.errors import ConfigError, InfraError, ModelError, StoreError
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.timeout(900)  # a start imports an inference library: seconds on a quiet machine, minutes on a busy one
+
 PROMPTS = [tuple(5 + (7 * row + 3 * column) % 250 for column in range(6 + 9 * row)) for row in range(6)]
 GREEDY = Sampling(temperature=0.0, max_tokens=12)
 WARM = Sampling(temperature=0.7, top_p=0.9, max_tokens=16)

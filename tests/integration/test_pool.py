@@ -32,6 +32,8 @@ from coevo.chat import Completion, FinishReason, Message, ModelRequest, Role, Sa
 from coevo.errors import ConfigError, InfraError, ModelError
 from coevo.ports import ChatModel, Scorer
 
+pytestmark = pytest.mark.timeout(900)  # a start imports an inference library: seconds on a quiet machine, minutes on a busy one
+
 KIND = EngineKind.VLLM if find_spec("vllm") else EngineKind.TRANSFORMERS
 
 
