@@ -2,7 +2,7 @@
 
 Ray Data schedules, applies backpressure and scales the pool; it decides nothing about results. Each item commits itself to the store and
 is reported to a `MapLedger`, errors are rows and not exceptions, and the pipeline runs in a process of its own that the driver can
-kill. So block size is a throughput knob only: 25 ms of scheduling per block were measured on two cores.
+kill. So block size is a throughput knob only: a block costs 60-70 ms of CPU (`tests/bench/bench_executor.py`, two busy cores).
 
 A process holds more blocks than its lanes (`FanoutPolicy.concurrency`) need: the rest of a block whose one item hangs costs nothing, and
 no block waits behind it.
