@@ -5,7 +5,7 @@ A stage whose manifest exists is answered from the store: resuming a finished ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +22,7 @@ from coevo.identity import content_hash
 from coevo.mini.model import folder_model_id, mini_path
 from coevo.models.reference import ReferenceSource
 from coevo.ports import BlobStore, Executor, ItemState, MapReport, ModelSource, Stage, StoreSource
+from coevo.records import Record
 from coevo.rollout import AgentSource
 from coevo.store import open_store
 from coevo.store.artifacts import StageKey, StageManifest, StageWriter, input_hash, read_manifest
@@ -227,6 +228,18 @@ class RunContext:
         estimate = EPISODES[self.size]
         counted = round(episodes * (estimate.prompt_tokens + estimate.completion_tokens)) if tokens is None else tokens
         return Spend(usd=None, tokens=counted, episodes=episodes)
+
+    def close_records(self, writer: StageWriter, report: MapReport, read: Callable[[str], Record], *, name: str) -> StageManifest:
+        """Close a stage whose workers committed one record per item: owed items are listed, the records compacted into one output."""
+        stage = writer.key.stage
+        self.check_owed(stage, len(report.owed), len(report.outcomes))
+        for outcome in report.owed:
+            writer.owe(outcome.item, attempts=outcome.attempts)
+        records = [read(outcome.item) for outcome in report.outcomes if outcome.state is not ItemState.OWED]
+        if records:
+            writer.write_records(records, name=name)
+        writer.spend(tokens=sum(outcome.note["tokens"] for outcome in report.outcomes if outcome.note and "tokens" in outcome.note))
+        return writer.commit()
 
     def check_owed(self, stage: str, owed: int, total: int) -> None:
         """Raise `PartialResultError` (exit code 3) when more than the allowed share is owed."""

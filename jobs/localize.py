@@ -44,15 +44,7 @@ def localize_manifest(context: RunContext) -> StageManifest:
         alpha=config.alpha,
     )
     report = context.fan_out(stage, failed, bulk=True, episodes_per_item=3 * config.candidates * config.continuations)
-    context.check_owed(STAGE, len(report.owed), len(failed))
-    owed = {outcome.item for outcome in report.owed}
-    for outcome in report.owed:
-        writer.owe(outcome.item, attempts=outcome.attempts)
-    records = [read_localization(context.store, stage.prefix, id) for id in failed if id not in owed]
-    if records:
-        writer.write_records(records, name="localizations")
-    writer.spend(tokens=sum(outcome.note["tokens"] for outcome in report.outcomes if outcome.note and "tokens" in outcome.note))
-    return writer.commit()
+    return context.close_records(writer, report, lambda id: read_localization(context.store, stage.prefix, id), name="localizations")
 
 
 def localizations(context: RunContext) -> list[Localization]:

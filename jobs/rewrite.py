@@ -36,15 +36,7 @@ def rewrite_manifest(context: RunContext) -> StageManifest:
     )
     each = config.rewrite.candidates * config.localize.continuations
     report = context.fan_out(stage, ids, bulk=True, episodes_per_item=each)
-    context.check_owed(STAGE, len(report.owed), len(ids))
-    owed = {outcome.item for outcome in report.owed}
-    for outcome in report.owed:
-        writer.owe(outcome.item, attempts=outcome.attempts)
-    records = [read_correction(context.store, stage.prefix, id) for id in ids if id not in owed]
-    if records:
-        writer.write_records(records, name="corrections")
-    writer.spend(tokens=sum(outcome.note["tokens"] for outcome in report.outcomes if outcome.note and "tokens" in outcome.note))
-    return writer.commit()
+    return context.close_records(writer, report, lambda id: read_correction(context.store, stage.prefix, id), name="corrections")
 
 
 def corrections(context: RunContext) -> list[Correction]:
