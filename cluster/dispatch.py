@@ -249,7 +249,7 @@ class WorkerSlot:
         """End the process."""
         if self.actor is not None:
             ray.kill(self.actor, no_restart=True)
-        self.actor, self.call, self.ready, self.alone = None, None, False, False
+        self.actor, self.call, self.ready, self.alone, self.pid = None, None, False, False, 0
         self.held.clear()
 
 

@@ -60,8 +60,8 @@ class ActorExecutor:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the workers, on their hosts."""
-        return tuple(slot.pid for slot in self._slots if slot.actor is not None)
+        """Process ids of the workers that have answered, on their hosts."""
+        return tuple(slot.pid for slot in self._slots if slot.pid)
 
     def map(self, stage: Stage, items: Sequence[str], *, on_progress: ProgressCallback | None = None) -> MapReport:
         """See `coevo.ports.Executor`.

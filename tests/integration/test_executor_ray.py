@@ -80,8 +80,9 @@ class RayContract(ExecutorContract):
         assert not thread.is_alive()
         assert states(reports[0])[ItemState.OWED] == 0
         assert [outcome.item for outcome in reports[0].outcomes] == ids(60)
-        repeated = [outcome for outcome in reports[0].outcomes if outcome.attempts > 1]
-        assert 1 <= len(repeated) <= policy.concurrency
+        repeated = Counter(outcome.state for outcome in reports[0].outcomes if outcome.attempts > 1)
+        assert repeated.total() >= 1
+        assert repeated[ItemState.COMMITTED] <= policy.concurrency, "others had committed when their worker died, and are skipped"
         assert all(attempts_of(source)[outcome.item] in {outcome.attempts - 1, outcome.attempts} for outcome in reports[0].outcomes)
         assert sum(info.key.endswith(".json") for info in source.open().list("echo/episodes/")) == 60
 
@@ -121,7 +122,7 @@ class TestActorExecutor(RayContract):
     def test_work_is_spread_and_processes_stay(self, executor_of: ExecutorFactory, source: LocalSource) -> None:
         executor = executor_of(QUICK)
         assert isinstance(executor, ActorExecutor)
-        executor.map(EchoStage(source, record_attempts=True), ["warm", "up"])
+        wait_for(lambda: executor.map(EchoStage(source), ["warm", "up"]) is not None and len(executor.pids) == 2)
         before = executor.pids
         executor.map(EchoStage(source, sleep_s=0.02, record_attempts=True), ids(64))
         assert executor.pids == before
