@@ -46,5 +46,6 @@ def main(context: RunContext) -> StageResult:
     for adapter in adapters(context):
         if canary_facts(context, adapter) is None:
             published(context, adapter)
-        lines.append(f"{adapter.model_id}: canary {canary_facts(context, adapter)}")
+        facts = canary_facts(context, adapter)
+        lines.append(f"{adapter.model_id}: " + (f"canary {facts}" if facts else "answered by a recording, nothing served"))
     return StageResult(STAGE, tuple(lines))

@@ -25,8 +25,8 @@ from cluster.session import SessionConfig, open_session
 from cluster.training import RayLoraTrainer
 from coevo.config import RunConfig
 from coevo.fanout import FanoutPolicy
-from coevo.models.recorded import RecordedSource, RecordingSource
-from coevo.ports import Executor, ModelSource
+from coevo.models.recorded import RecordedPublisher, RecordedSource, RecordingPublisher, RecordingSource
+from coevo.ports import Executor, ModelSource, Publisher
 from coevo.store import LocalSource
 
 if TYPE_CHECKING:
@@ -97,13 +97,17 @@ class Serving:
     def weak(self) -> ModelSource:
         """The weak model: its pool, recorded on the way where a recording is configured, or the recording itself."""
         context = self._context
-        weak = context.config.weak
-        if weak.recording is None:
-            return self.model(context.weak_path, context.weak_model_id)
-        folder = LocalSource(str(Path(weak.recording).resolve()))
-        if weak.engine == "recorded":
+        folder = self._recording
+        if folder is not None and context.config.weak.engine == "recorded":
             return RecordedSource(folder, context.weak_model_id)
-        return RecordingSource(self.model(context.weak_path, context.weak_model_id), folder)
+        pool = self.model(context.weak_path, context.weak_model_id)
+        return pool if folder is None else RecordingSource(pool, folder)
+
+    @property
+    def _recording(self) -> LocalSource | None:
+        """The folder to record to, or to answer from."""
+        recording = self._context.config.weak.recording
+        return None if recording is None else LocalSource(str(Path(recording).resolve()))
 
     def model(self, path: str, model_id: str) -> PoolSource:
         """The pool, serving exactly this model."""
@@ -129,11 +133,14 @@ class Serving:
             self._pool = None
 
     @property
-    def publisher(self) -> PoolPublisher:
-        """Publishes adapters merged into the base, each in a pool of its own."""
-        context = self._context
+    def publisher(self) -> Publisher:
+        """Publishes adapters merged into the base, each in a pool of its own; recorded or from the recording, as the weak model is."""
+        context, folder = self._context, self._recording
+        if folder is not None and context.config.weak.engine == "recorded":
+            return RecordedPublisher(folder)
         scratch = scratch_folder(context) / "publish"
-        return PoolPublisher(store=context.store_source, base_path=context.weak_path, scratch=str(scratch), serve=self.pool)
+        pools = PoolPublisher(store=context.store_source, base_path=context.weak_path, scratch=str(scratch), serve=self.pool)
+        return pools if folder is None else RecordingPublisher(pools, folder)
 
     @cached_property
     def small(self) -> Executor:

@@ -12,25 +12,35 @@ from typing import Any
 
 import orjson
 
-from coevo.chat import Completion, FinishReason, ModelRequest, Usage
+from coevo.chat import AnswerForm, Completion, FinishReason, ModelRequest, Usage
 from coevo.errors import InfraError, ModelError, StoreError
 from coevo.identity import canonical_json, content_hash
-from coevo.ports import BlobStore, ChatModel, ModelSource, PutResult, Scorer, StoreSource
+from coevo.ports import BlobStore, ChatModel, ModelSource, Publisher, PutResult, Scorer, StoreSource
+from coevo.records import Adapter
 
-__all__ = ["RecordedModel", "RecordedSource", "RecordingModel", "RecordingSource", "request_key"]
+__all__ = [
+    "RecordedModel",
+    "RecordedPublisher",
+    "RecordedSource",
+    "RecordingModel",
+    "RecordingPublisher",
+    "RecordingSource",
+    "request_key",
+]
 
 
 def request_key(request: ModelRequest, *, model_id: str) -> str:
     """64 hex digits; `model_id` is the answering model's, whether or not the request names it."""
-    return content_hash(
-        {
-            "messages": request.messages,
-            "tools": [(tool.name, tool.description, dict(tool.parameters)) for tool in request.tools],
-            "sampling": request.sampling,
-            "seed": request.seed,
-            "model_id": model_id,
-        }
-    )
+    facts = {
+        "messages": request.messages,
+        "tools": [(tool.name, tool.description, dict(tool.parameters)) for tool in request.tools],
+        "sampling": request.sampling,
+        "seed": request.seed,
+        "model_id": model_id,
+    }
+    if request.answer_schema is not None:
+        facts["answer_schema"] = dict(request.answer_schema)
+    return content_hash(facts)
 
 
 class RecordingModel:
@@ -158,6 +168,33 @@ class RecordedSource:
         return RecordedModel(self.store.open(), model_id=self.model_id, prefix=self.prefix)
 
 
+@dataclass(frozen=True, slots=True)
+class RecordingPublisher:
+    """`coevo.ports.Publisher` that publishes through `inner`, canary included, and records what the published models say."""
+
+    inner: Publisher
+    store: StoreSource
+
+    def publish(self, adapter: Adapter, *, canary_rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> RecordingSource:
+        """As the inner publisher."""
+        return RecordingSource(self.inner.publish(adapter, canary_rows=canary_rows), self.store)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPublisher:
+    """`coevo.ports.Publisher` without engines: the adapter's answers come from the recording.
+
+    Nothing is served, so there is no canary. An adapter other than the recorded one has another id, and the recording no answer to it.
+    """
+
+    store: StoreSource
+
+    def publish(self, adapter: Adapter, *, canary_rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> RecordedSource:
+        """The recording under the adapter's id."""
+        del canary_rows
+        return RecordedSource(self.store, adapter.model_id)
+
+
 def _key(prefix: str, request: ModelRequest, model_id: str) -> str:
     digest = request_key(request, model_id=request.model_id or model_id)
     return f"{prefix}/{digest[:2]}/{digest}.json"
@@ -186,6 +223,7 @@ def _load(store: BlobStore, key: str) -> Completion | None:
         token_ids=tuple(fields["token_ids"]),
         logprobs=tuple(fields["logprobs"]),
         usage=Usage(**fields["usage"]),
+        form=AnswerForm(fields["form"]) if fields.get("form") else None,
     )
 
 

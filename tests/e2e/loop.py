@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from coevo.records import Attempt, Status
@@ -28,6 +28,12 @@ class Loop:
 
     store: Path
     name: str = "tiny"
+    printed: list[str] = field(default_factory=list)
+
+    @property
+    def recording(self) -> str:
+        """The override that records the weak model beside the store, or answers from there."""
+        return f"weak.recording={self.store.parent / 'recording'}"
 
     def command(self, verb: str, *overrides: str) -> list[str]:
         settings = [f"store={self.store}", f"name={self.name}", *overrides]

@@ -2,15 +2,18 @@
 
 1. `coevo run` goes round once, exits 0, prints the grid and the report's path; every stage closes with every row accounted for.
 2. The same command again finds everything done: no episode is played, no model started.
-3. SIGKILL of the driver while episodes are played, and again while it trains; the same command ends the job: no committed episode is
-   played again, and the grid is complete (R9, I4).
-4. A run name used with another configuration is refused with exit code 2, before anything is written.
+3. A run name used with another configuration is refused with exit code 2, before anything is written.
+4. SIGKILL of the driver while episodes are played, then, under the same command, of a model server: the pool recovers, every wanted id is
+   committed or owed, and no committed episode is played again (R8, R9, I4). `test_recorded` kills the training as well.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.e2e.loop import Loop
@@ -19,11 +22,6 @@ pytestmark = pytest.mark.timeout(1500)
 
 STAGES = {"evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "evaluate"}
 CELLS = ("base/h0", "base/h*", "expert/h0", "expert/h*", "correction/h0", "correction/h*", "imitation/h0", "imitation/h*")
-
-
-@pytest.fixture(scope="module")
-def loop(tmp_path_factory: pytest.TempPathFactory) -> Loop:
-    return Loop(tmp_path_factory.mktemp("loop") / "store")
 
 
 def complete(loop: Loop, printed: str) -> None:
@@ -37,47 +35,56 @@ def complete(loop: Loop, printed: str) -> None:
     assert Path(page.strip()).read_text(encoding="utf-8").lower().startswith("<!doctype html")
 
 
-def test_the_loop_goes_round_once(loop: Loop) -> None:
+def model_servers() -> list[int]:
+    """Processes of model servers on this machine that descend from this one."""
+    mine = psutil.Process().children(recursive=True)
+    return [one.pid for one in mine if one.is_running() and "ModelServer" in " ".join(one.cmdline())]
+
+
+def test_the_loop_goes_round_once(recorded: Loop) -> None:
     """Promise 1."""
-    done = loop.run("run")
-    assert done.returncode == 0, done.stderr[-3000:]
-    complete(loop, done.stdout)
+    complete(recorded, recorded.printed[0])
 
 
-def test_the_same_command_again_plays_nothing(loop: Loop) -> None:
+def test_the_same_command_again_plays_nothing(recorded: Loop) -> None:
     """Promise 2."""
-    before = loop.keys("attempts/")
-    again = loop.run("run")
+    before = recorded.keys("attempts/")
+    again = recorded.run("run", recorded.recording)
     assert again.returncode == 0, again.stderr[-3000:]
-    assert loop.keys("attempts/") == before
+    assert recorded.keys("attempts/") == before
     assert "engines for" not in again.stderr
-    complete(loop, again.stdout)
+    complete(recorded, again.stdout)
 
 
-def test_another_config_under_the_name_is_refused(loop: Loop) -> None:
-    """Promise 4."""
-    before = loop.keys("")
-    refused = loop.run("run", "seed=7")
+def test_another_config_under_the_name_is_refused(recorded: Loop) -> None:
+    """Promise 3."""
+    before = recorded.keys("")
+    refused = recorded.run("run", "seed=7")
     assert refused.returncode == 2
     assert "seed" in refused.stderr
     assert "Traceback" not in refused.stderr
-    assert loop.keys("") == before
+    assert recorded.keys("") == before
 
 
-def test_a_killed_driver_loses_nothing(tmp_path: Path) -> None:
-    """Promise 3."""
+def test_killed_driver_and_killed_server_lose_nothing(tmp_path: Path) -> None:
+    """Promise 4. Without evolution, so that the verb is the rollouts alone."""
     loop = Loop(tmp_path / "store", name="killed")
-    first = loop.kill_when(lambda: len(loop.keys("episodes/")) >= 20)
-    committed = set(loop.keys("episodes/"))
-    assert first == -9
-    second = loop.kill_when(lambda: any((loop.store / loop.name / "scratch" / "train").glob("*")))
-    assert second == -9
-    assert committed <= set(loop.keys("episodes/"))
-    done = loop.run("run")
-    assert done.returncode == 0, done.stderr[-3000:]
-    complete(loop, done.stdout)
+    settings = ("evolve.enabled=false", "localize.rollouts=240")
+    assert loop.kill_when(lambda: len(loop.keys("episodes/")) >= 20, verb="rollout", overrides=settings) == -9
+    committed = {key.rpartition("/")[2].removesuffix(".json.zst") for key in loop.keys("episodes/")}
+    killed: list[int] = []
+
+    def server_killed() -> bool:
+        if not killed and len(loop.keys("episodes/")) >= len(committed) + 20:
+            killed.extend(model_servers()[:1])
+            os.kill(killed[0], signal.SIGKILL)
+        return False
+
+    assert loop.kill_when(server_killed, verb="rollout", overrides=settings) == 0
+    assert len(killed) == 1
+    manifest = loop.manifests()["rollout"]
+    assert manifest.rows.written + len(manifest.owed) == manifest.expected == 240
     outcomes = loop.outcomes()
-    ids = {key.rpartition("/")[2].removesuffix(".json.zst") for key in committed}
-    replayed = sorted(id for id in ids if outcomes[id] > 1)
-    print(f"attempts per committed id: {sorted(set(outcomes.values()))}; played again: {replayed}")
-    assert not replayed
+    print(f"{len(outcomes)} episodes, attempts with an outcome per id: {sorted(set(outcomes.values()))}; owed {len(manifest.owed)}")
+    assert committed <= outcomes.keys()
+    assert {outcomes[id] for id in committed} == {1}
