@@ -10,7 +10,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Completion", "FinishReason", "Message", "ModelRequest", "Role", "Sampling", "TaskView", "ToolCall", "ToolSpec", "Usage"]
+__all__ = [
+    "AnswerForm",
+    "Completion",
+    "FinishReason",
+    "Message",
+    "ModelRequest",
+    "Role",
+    "Sampling",
+    "TaskView",
+    "ToolCall",
+    "ToolSpec",
+    "Usage",
+]
 
 
 class Role(StrEnum):
@@ -102,6 +114,8 @@ class ModelRequest:
         prompt_token_ids: The rendered prompt for token-in engines; None when the endpoint renders by itself.
         model_id: `<base>` or `<base>@<adapter hash>`; empty for models that serve one thing.
         view: See `TaskView`; None outside episodes.
+        answer_schema: JSON Schema of the answer; None for a free turn. An endpoint that can constrain its decoding does, others write
+            what they like: whoever asks checks the answer either way (`coevo.models.structured`).
     """
 
     messages: tuple[Message, ...]
@@ -112,6 +126,18 @@ class ModelRequest:
     prompt_token_ids: tuple[int, ...] | None = None
     model_id: str = ""
     view: TaskView | None = None
+    answer_schema: Mapping[str, Any] | None = None
+
+
+class AnswerForm(StrEnum):
+    """How an answer in JSON was asked for."""
+
+    SCHEMA = "json_schema"
+    """Decoding constrained by the schema (`response_format`)."""
+    TOOL = "tool_call"
+    """As the arguments of a call that the model had to make."""
+    PLAIN = "plain"
+    """In words only; the answer is free text with JSON in it."""
 
 
 class FinishReason(StrEnum):
@@ -121,6 +147,8 @@ class FinishReason(StrEnum):
     """The model closed its turn."""
     LENGTH = "length"
     """`max_tokens` reached."""
+    FILTERED = "filtered"
+    """Withheld or refused by the endpoint's content filter; the text may be cut or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +177,7 @@ class Completion:
         logprobs: One per token id, natural log; empty when the endpoint gives none.
         finish_reason: Why it ended.
         usage: Tokens of this call.
+        form: How a request with an `answer_schema` was put to the endpoint; None for free turns.
     """
 
     text: str
@@ -156,3 +185,4 @@ class Completion:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     usage: Usage = field(default_factory=Usage)
+    form: AnswerForm | None = None

@@ -25,6 +25,7 @@ __all__ = [
     "Cost",
     "Episode",
     "EpisodeSpec",
+    "ExpertUse",
     "Firing",
     "Grade",
     "Localization",
@@ -34,6 +35,7 @@ __all__ = [
     "MessageRecord",
     "PromptOrigin",
     "Record",
+    "RejectedRewrite",
     "Status",
     "TrainingRow",
     "Turn",
@@ -134,6 +136,33 @@ class Cost(BaseModel):
     usd: float | None = None
     wall_s: float = 0.0
     attempts: int = 1
+
+
+class ExpertUse(BaseModel):
+    """What an expert's answers took. `usd` is None where no price is known; a reference policy calls nobody and costs 0.
+
+    `form` says how answers in JSON were asked for (`coevo.chat.AnswerForm`), the last call's where they differ; empty for no call.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    calls: int = 0
+    usage: UsageRecord = UsageRecord()
+    usd: float | None = 0.0
+    form: str = ""
+
+    def __add__(self, other: ExpertUse) -> ExpertUse:
+        usage, more = self.usage, other.usage
+        return ExpertUse(
+            calls=self.calls + other.calls,
+            usage=UsageRecord(
+                prompt_tokens=usage.prompt_tokens + more.prompt_tokens,
+                cached_tokens=usage.cached_tokens + more.cached_tokens,
+                completion_tokens=usage.completion_tokens + more.completion_tokens,
+            ),
+            usd=None if self.usd is None or other.usd is None else self.usd + other.usd,
+            form=other.form or self.form,
+        )
 
 
 class Firing(BaseModel):
@@ -286,6 +315,7 @@ class Localization(Record):
     continuations: int = 0
     alpha: float = 0.05
     cost: Cost = Cost()
+    expert: ExpertUse = ExpertUse()
 
 
 class CorrectionCandidate(BaseModel):
@@ -305,8 +335,20 @@ class CorrectionCandidate(BaseModel):
     student_nll_call: float | None = None
 
 
+class RejectedRewrite(BaseModel):
+    """An answer of the expert that could not be used, and why; `text` is what it wrote last."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: str
+    reason: str
+
+
 class Correction(Record):
-    """A rewritten turn. `verified` only when the chosen candidate's gain has a lower bound above 0."""
+    """A rewritten turn. `verified` only when the chosen candidate's gain has a lower bound above 0.
+
+    Without any usable candidate `candidates` and `rewritten` are empty and `chosen` is -1.
+    """
 
     episode_id: str
     turn: int
@@ -319,6 +361,8 @@ class Correction(Record):
     gain_lower: float | None = None
     student_nll: float | None = None
     expert_model_id: str = ""
+    rejected: tuple[RejectedRewrite, ...] = ()
+    expert: ExpertUse = ExpertUse()
 
 
 class PromptOrigin(StrEnum):
