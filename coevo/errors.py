@@ -26,6 +26,7 @@ __all__ = [
     "PrerequisiteError",
     "SandboxError",
     "StoreError",
+    "StoreOutage",
     "ToolError",
     "boundary",
     "nearest",
@@ -120,6 +121,16 @@ class GraderError(EpisodeError):
 
 class InfraError(EpisodeError):
     """Backend, network or worker trouble. Retried in a fresh world; never graded, never scored 0."""
+
+
+class StoreOutage(StoreError, InfraError):
+    """The object store does not answer, or refuses for load.
+
+    Infrastructure in a fan-out: retried, counted by the circuit breaker, at last owed. In the driver it ends the command with exit code 3:
+    what is committed stays, everything else is owed.
+    """
+
+    exit_code = 3
 
 
 @contextmanager

@@ -367,7 +367,7 @@ async def open_stage(stage: Stage, policy: FanoutPolicy, *, rng: random.Random |
 
     Raises:
         ConfigError, PrerequisiteError, StoreError: The user's to mend: raised at once.
-        InfraError: Anything else, after the last try, with the root traceback.
+        InfraError: Anything else, a store that is out included, after the last try, with the root traceback.
     """
     rng = rng or random.Random()
     error = ""
@@ -375,9 +375,9 @@ async def open_stage(stage: Stage, policy: FanoutPolicy, *, rng: random.Random |
         try:
             with boundary(InfraError, f"stage {stage.name} did not open"):
                 return stage.open()
-        except (ConfigError, PrerequisiteError, StoreError):
-            raise
         except (CoevoError, SystemExit) as caught:
+            if isinstance(caught, ConfigError | PrerequisiteError | StoreError) and not isinstance(caught, InfraError):
+                raise
             error = root_traceback(caught)
             log.warning("stage %s did not open (try %d of %d): %s", stage.name, attempt, policy.tries, caught)
         if attempt < policy.tries:

@@ -78,11 +78,14 @@ class Tokenizer(Protocol):
 
 
 class BlobInfo(NamedTuple):
-    """A stored object: key, size in bytes, ETag (opaque, changes with the bytes)."""
+    """A stored object: key, size in bytes, ETag (opaque, changes with the bytes), Unix time of its last write in whole seconds (None
+    where the store does not tell).
+    """
 
     key: str
     size_bytes: int
     etag: str
+    modified_s: float | None = None
 
 
 class PutResult(StrEnum):

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.seaweed import SeaweedServer
 
 QUIET = {
     "DO_NOT_TRACK": "1",
@@ -36,6 +41,15 @@ def gpu_missing() -> str:
     if listing.returncode or not listing.stdout.strip():
         return f"no CUDA device: nvidia-smi lists none ({(listing.stderr or listing.stdout).strip()[:120]})"
     return ""
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]:
+    """One S3 server for all tests of the session that ask for it."""
+    from tests.seaweed import serve_seaweed
+
+    with serve_seaweed(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -108,9 +108,14 @@ class LocalStore:
         return data
 
     def head(self, key: str) -> BlobInfo | None:
-        """Size and ETag, or None for a missing key."""
+        """Size, ETag and age, or None for a missing key."""
         data = self._read(key)
-        return None if data is None else BlobInfo(key, len(data), content_hash(data))
+        if data is None:
+            return None
+        try:
+            return BlobInfo(key, len(data), content_hash(data), float(int(self._path(key).stat().st_mtime)))
+        except FileNotFoundError:
+            return None
 
     def put_if_absent(self, key: str, data: bytes) -> PutResult:
         """Commit `data` under `key` unless something is there: one winner, SAME for equal bytes, CONFLICT changes nothing."""
@@ -152,15 +157,21 @@ class LocalStore:
             except OSError:
                 break
 
-    def sweep(self, *, older_than_s: float = 86_400.0) -> int:
-        """Remove temporary files that killed writers left, if older than `older_than_s` seconds; the number removed."""
-        limit, removed = time.time() - older_than_s, 0
+    def leftovers(self, *, older_than_s: float) -> list[str]:
+        """Temporary files that killed writers left, if older than `older_than_s` seconds."""
+        limit, found = time.time() - older_than_s, []
         for entry in os.scandir(self._temporary):
             with suppress(FileNotFoundError):
                 if entry.stat().st_mtime <= limit:
-                    os.unlink(entry.path)
-                    removed += 1
-        return removed
+                    found.append(entry.path)
+        return found
+
+    def sweep(self, *, older_than_s: float = 86_400.0) -> int:
+        """Remove the `leftovers`; the number removed."""
+        found = self.leftovers(older_than_s=older_than_s)
+        for path in found:
+            Path(path).unlink(missing_ok=True)
+        return len(found)
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)

@@ -16,37 +16,43 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from coevo.errors import ConfigError, StoreError
+from cluster.stores import open_source
+from coevo.errors import ConfigError, PrerequisiteError, StoreError, StoreOutage
 from coevo.ports import BlobStore, PutResult, StoreSource
 from coevo.store import LocalSource, LocalStore, open_store
 
-
-@contextmanager
-def local(folder: Path) -> Iterator[StoreSource]:
-    yield LocalSource(str(folder / "store"))
+if TYPE_CHECKING:
+    from tests.seaweed import SeaweedServer
 
 
-StoreFactory = Callable[[Path], AbstractContextManager[StoreSource]]
-STORES: Mapping[str, StoreFactory] = {"local": local}
-"""Add a store here and it runs the whole suite."""
+def local(request: pytest.FixtureRequest) -> StoreSource:
+    return LocalSource(str(request.getfixturevalue("tmp_path") / "store"))
+
+
+def s3(request: pytest.FixtureRequest) -> StoreSource:
+    source: StoreSource = request.getfixturevalue("seaweed").source(multipart_bytes=16_000_000)
+    return source
+
+
+STORES: Mapping[str, Callable[[pytest.FixtureRequest], StoreSource]] = {"local": local, "s3": s3}
+"""Add a store here and it runs the whole suite. S3 is a real SeaweedFS server; its 32 MB objects go up in parts."""
 
 
 @pytest.fixture(params=sorted(STORES))
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreSource]:
-    with STORES[request.param](tmp_path) as made:
-        yield made
+def source(request: pytest.FixtureRequest) -> StoreSource:
+    return STORES[request.param](request)
 
 
 @pytest.fixture
@@ -81,8 +87,9 @@ def test_delete_frees_the_key(store: BlobStore) -> None:
     store.delete("a/b/c")
     store.delete("never/there")
     assert list(store.list("")) == []
-    assert store.put_if_absent("a/b", b"two") is PutResult.WRITTEN
-    assert [info.key for info in store.list("")] == ["a/b"]
+    assert store.put_if_absent("a/b/c", b"two") is PutResult.WRITTEN
+    assert [info.key for info in store.list("")] == ["a/b/c"]
+    assert store.get("a/b/c") == b"two"
 
 
 def test_put_if_match_moves_a_pointer(store: BlobStore) -> None:
@@ -304,6 +311,124 @@ def test_any_sequence_equals_a_dict(source: StoreSource, store: BlobStore) -> No
     run_state_machine_as_test(machine, settings=limits)
 
 
+# What follows is the S3 store's own.
+
+
+def test_large_objects_race_too(seaweed: SeaweedServer) -> None:
+    """R9, R11: parts become visible with the one conditional request that completes them; losers leave no upload behind."""
+    store = seaweed.source(multipart_bytes=6_000_000).open()
+    datas = [bytes([number]) * 7_000_000 for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(lambda data: store.put_if_absent("large", data), datas))
+    assert (results.count(PutResult.WRITTEN), results.count(PutResult.CONFLICT)) == (1, 5)
+    winner = datas[results.index(PutResult.WRITTEN)]
+    assert store.get("large") == winner
+    assert store.put_if_absent("large", winner) is PutResult.SAME
+    info = store.head("large")
+    assert info is not None
+    assert store.put_if_match("large", datas[0], etag="stale") is None
+    assert store.put_if_match("large", datas[0], etag=info.etag) is not None
+    assert store.get("large") == datas[0]
+    assert store.leftovers(older_than_s=-10) == []
+
+
+def test_a_killed_upload_is_swept(seaweed: SeaweedServer) -> None:
+    """R11: a writer that dies between its parts leaves no object, and what it leaves can be found and removed."""
+    import boto3
+
+    source = seaweed.source()
+    store = source.open()
+    client = boto3.client("s3", endpoint_url=seaweed.endpoint, region_name="us-east-1")
+    upload = client.create_multipart_upload(Bucket=source.bucket, Key=f"{source.prefix}/torn")["UploadId"]
+    client.upload_part(Bucket=source.bucket, Key=f"{source.prefix}/torn", UploadId=upload, PartNumber=1, Body=b"x" * 100)
+    assert list(store.list("")) == []
+    assert store.sweep(older_than_s=3600) == 0
+    assert [place.partition("?")[0] for place in store.leftovers(older_than_s=-10)] == [f"{source.prefix}/torn"]
+    assert store.sweep(older_than_s=-10) == 1
+    assert store.leftovers(older_than_s=-10) == []
+
+
+def test_listing_turns_pages(seaweed: SeaweedServer) -> None:
+    store = seaweed.source().open()
+    keys = [f"page/{number:04d}" for number in range(1100)]
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(lambda key: store.put_if_absent(key, b"x"), keys))
+    assert [info.key for info in store.list("page/")] == keys
+
+
+def test_pyarrow_sees_the_same_objects_and_travels_without_keys(seaweed: SeaweedServer) -> None:
+    """I11: a pickled file system holds no secret."""
+    from tests.seaweed import KEYS
+
+    source = seaweed.source()
+    source.open().put_if_absent("folder/a", b"1")
+    pickled = pickle.dumps(source.filesystem())
+    for secret in (KEYS["AWS_ACCESS_KEY_ID"], KEYS["AWS_SECRET_ACCESS_KEY"]):
+        assert secret.encode() not in pickled + pickle.dumps(source)
+    filesystem = pickle.loads(pickled)
+    with filesystem.open_input_file(source.path("folder/a")) as file:
+        assert file.read() == b"1"
+    with filesystem.open_output_stream(source.path("folder/b")) as file:
+        file.write(b"2")
+    assert source.open().get("folder/b") == b"2"
+    filesystem.create_dir(source.path("folder/empty"))
+    assert [info.key for info in source.open().list("folder")] == ["folder/a", "folder/b"]
+
+
+def test_refusals_say_what_to_mend(seaweed: SeaweedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing bucket, wrong keys, no server: what happened, where, what to do; only the last is an outage."""
+    source = seaweed.source(attempts=2)
+    with pytest.raises(StoreError, match="bucket does not exist") as missing:
+        list(replace(source, bucket="no-such-bucket").open().list(""))
+    assert "no-such-bucket" in str(missing.value.seen)
+    with pytest.raises(StoreOutage, match="does not answer") as gone:
+        replace(source, endpoint="http://127.0.0.1:9").open().put_if_absent("a", b"1")
+    assert gone.value.exit_code == 3
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(StoreError, match="refuses these credentials") as refused:
+        replace(source, pool=3).open().put_if_absent("a", b"1")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(PrerequisiteError, match="no credentials") as absent:
+        replace(source, pool=4).open().get("a")
+    for caught in (missing, refused):
+        assert not isinstance(caught.value, StoreOutage)
+    for error in (missing.value, gone.value, refused.value, absent.value):
+        assert error.fix
+        assert "wrong" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://",
+        "s3:///prefix",
+        "s3://UPPER/x",
+        "s3://key:secret@bucket/x",
+        "s3://bucket/../x",
+        "s3://bucket?end=http://h:1",
+        "s3://bucket?endpoint=ftp://h",
+        "s3://bucket?endpoint=http://k:s@h:1",
+        "s3://bucket?pool=many",
+        "s3://bucket?pool=0",
+        "s3://bucket?region=a&region=b",
+    ],
+)
+def test_bad_bucket_uris_are_config_errors(uri: str) -> None:
+    """I11: keys in a URI are refused without being repeated."""
+    with pytest.raises(ConfigError) as caught:
+        open_source(uri)
+    assert caught.value.fix
+    assert "secret" not in str(caught.value)
+
+
+def test_bucket_uris_round_trip() -> None:
+    for uri in ("s3://bucket", "s3://bucket/a%20b/c", "s3://bucket/p?endpoint=http://127.0.0.1:8333&pool=8&region=eu-west-1"):
+        source = open_source(uri)
+        assert source.uri == uri
+        assert open_source(source.uri) == source
+
+
 # What follows is the local store's own.
 
 
@@ -314,6 +439,13 @@ def test_a_key_cannot_be_a_folder_of_another(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="folder of another key"):
             store.put_if_absent(key, b"2")
         assert store.head(key) is None
+
+
+def test_an_emptied_folder_frees_its_name(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put_if_absent("a/b/c", b"1")
+    store.delete("a/b/c")
+    assert store.put_if_absent("a/b", b"2") is PutResult.WRITTEN
 
 
 def test_internal_files_stay_out_of_sight_and_can_be_swept(tmp_path: Path) -> None:
