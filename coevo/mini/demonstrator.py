@@ -15,7 +15,8 @@ from coevo.errors import ModelError, ToolError
 from coevo.formats.mini import MiniFormat
 from coevo.mini.harnesses import DemoHarness
 from coevo.tasks.family import TaskFamily, TaskInstance, World
-from coevo.tasks.payroll.mini import CODES, Employee, MiniFacts, facts
+from coevo.tasks.miniature import Item, MiniFacts, facts
+from coevo.tasks.payroll.mini import CODES
 
 __all__ = ["Demonstrator", "Habits"]
 
@@ -87,14 +88,14 @@ class Demonstrator:
         if job is None:
             random = Random(request.seed ^ self._seed)
             world = self._family.open(TaskInstance.parse(request.view.task_key))
-            beliefs = {one.id: self._believe(one, random) for one in facts(world).employees}
+            beliefs = {one.id: self._believe(one, random) for one in facts(world).items}
             job = self._jobs[request.session] = _Job(random, world, beliefs, random.random() < 0.5)
         for call in request.view.world_calls[job.applied :]:
             _apply(job, call)
         job.applied = len(request.view.world_calls)
         return job
 
-    def _believe(self, one: Employee, random: Random) -> str:
+    def _believe(self, one: Item, random: Random) -> str:
         """The pay code the demonstrator holds right; `out` for escalation."""
         if one.kind == "intern" and random.random() < self._habits.intern_as_staff:
             return "REG"
@@ -105,7 +106,7 @@ class Demonstrator:
     def _clerk(self, job: _Job) -> tuple[str, ToolCall]:
         known, harness, habits, random = facts(job.world), self._harness, self._habits, job.random
         if not job.listed:
-            return self._say(job, "note follow the rules ."), ToolCall(harness.listing, {"department": known.department})
+            return self._say(job, "note follow the rules ."), ToolCall(harness.listing, {"department": known.queue})
         current = next((one for one in known.unsettled if one.id == job.current), None)
         if current is None:
             early = bool(known.settled) and not job.finish_tried and random.random() < habits.early
@@ -116,7 +117,7 @@ class Demonstrator:
             job.current = current.id
         return self._handle(job, current)
 
-    def _handle(self, job: _Job, one: Employee) -> tuple[str, ToolCall]:
+    def _handle(self, job: _Job, one: Item) -> tuple[str, ToolCall]:
         chain, habits, random = self._harness.chain, self._habits, job.random
         if job.step and random.random() < habits.skip_step and self._harness.playbook:
             job.step = min(job.step + 1, len(chain))
@@ -127,15 +128,15 @@ class Demonstrator:
             if not guess:
                 job.step += 1
                 first = job.step == 1
-                arguments = {"hours": one.hours, "rate": one.rate} if name == "calc" else {"employee": one.id}
+                arguments = dict(zip(("hours", "rate"), one.numbers, strict=True)) if name == "calc" else {"employee": one.id}
                 return self._say(job, "note todo not empty ." if first else "note follow the rules ."), ToolCall(name, arguments)
         return self._settle(job, one)
 
-    def _settle(self, job: _Job, one: Employee) -> tuple[str, ToolCall]:
+    def _settle(self, job: _Job, one: Item) -> tuple[str, ToolCall]:
         belief = job.beliefs[one.id]
         if belief == "out":
             return self._say(job, "note contractor must be escalated ."), ToolCall("escalate", {"employee": one.id})
-        amount = one.amount if one.id in job.known else min(999, max(100, int(one.amount * job.random.uniform(0.7, 1.3))))
+        amount = _sum(one) if one.id in job.known else min(999, max(100, int(_sum(one) * job.random.uniform(0.7, 1.3))))
         call = ToolCall("submit_pay", {"employee": one.id, "amount": amount, "code": belief})
         return self._say(job, f"note {one.kind} uses code {belief} ."), call
 
@@ -146,7 +147,7 @@ class Demonstrator:
         """Breadth first with the same beliefs: all records, then pay and settle one by one."""
         known, harness = facts(job.world), self._harness
         if not job.listed:
-            return "plan records then pay then submit .", ToolCall(harness.listing, {"department": known.department})
+            return "plan records then pay then submit .", ToolCall(harness.listing, {"department": known.queue})
         unread = [one for one in known.unsettled if one.id not in job.read]
         if unread:
             return self._noted(job, known, "records"), self._record_call(unread[0])
@@ -157,17 +158,17 @@ class Demonstrator:
         if belief == "out":
             return self._noted(job, known, "submit"), ToolCall("escalate", {"employee": one.id})
         if one.id in job.known:
-            return self._noted(job, known, "submit"), ToolCall("submit_pay", {"employee": one.id, "amount": one.amount, "code": belief})
+            return self._noted(job, known, "submit"), ToolCall("submit_pay", {"employee": one.id, "amount": _sum(one), "code": belief})
         return self._noted(job, known, "pay"), self._pay_call(one)
 
-    def _record_call(self, one: Employee) -> ToolCall:
+    def _record_call(self, one: Item) -> ToolCall:
         shown = {entry.name: entry.shown_name for entry in self._harness.bundle.tools}
         name = shown.get("get_record", self._harness.chain[-1])
         return ToolCall(name, {"employee": one.id})
 
-    def _pay_call(self, one: Employee) -> ToolCall:
+    def _pay_call(self, one: Item) -> ToolCall:
         name = self._harness.chain[-1]
-        return ToolCall(name, {"hours": one.hours, "rate": one.rate} if name == "calc" else {"employee": one.id})
+        return ToolCall(name, dict(zip(("hours", "rate"), one.numbers, strict=True)) if name == "calc" else {"employee": one.id})
 
     def _noted(self, job: _Job, known: MiniFacts, step: str) -> str:
         if not job.notes:
@@ -176,11 +177,16 @@ class Demonstrator:
         return f"step {step} . notes {' , '.join(entries)} , ."
 
 
-def _entry(job: _Job, one: Employee) -> str:
+def _sum(one: Item) -> int:
+    hours, rate = one.numbers
+    return hours * rate
+
+
+def _entry(job: _Job, one: Item) -> str:
     if one.id not in job.read:
         return f"{one.id} new"
     belief = job.beliefs[one.id]
-    return f"{one.id} {belief} {one.amount}" if one.id in job.known and belief != "out" else f"{one.id} {belief}"
+    return f"{one.id} {belief} {_sum(one)}" if one.id in job.known and belief != "out" else f"{one.id} {belief}"
 
 
 def _apply(job: _Job, call: ToolCall) -> None:
@@ -195,4 +201,4 @@ def _apply(job: _Job, call: ToolCall) -> None:
         job.read.add(str(call.arguments["employee"]))
     elif call.name == "calc":
         pair = (call.arguments["hours"], call.arguments["rate"])
-        job.known |= {one.id for one in facts(job.world).employees if (one.hours, one.rate) == pair}
+        job.known |= {one.id for one in facts(job.world).items if one.numbers == pair}

@@ -18,7 +18,7 @@ ENTRY_POINT_GROUP = "coevo.tasks"
 FAMILIES = MappingProxyType({"payroll": "coevo.tasks.payroll:family"})
 """Families of this package: name -> dotted path."""
 
-_MEMBERS = ("name", "world_version", "templates", "tools", "instance", "open", "policy", "base_harness")
+_MEMBERS = ("name", "world_version", "templates", "tools", "conduct", "instance", "open", "policy", "base_harness")
 
 
 def load_family(name: str) -> TaskFamily:

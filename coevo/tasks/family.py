@@ -17,7 +17,7 @@ from coevo.chat import Message, ToolCall, ToolSpec
 from coevo.errors import ConfigError
 from coevo.records import Grade
 
-__all__ = ["Move", "Policy", "Size", "Stream", "Style", "TaskFamily", "TaskInstance", "Unrecoverable", "World"]
+__all__ = ["Conduct", "Move", "Policy", "Size", "Stream", "Style", "TaskFamily", "TaskInstance", "Unrecoverable", "World"]
 
 
 class Size(StrEnum):
@@ -27,6 +27,8 @@ class Size(StrEnum):
     """Fits the embedded model's context of about 1,000 tokens."""
     STANDARD = "standard"
     """For a real LLM: 10 to 40 tool calls, policy in documents."""
+    LONG = "long"
+    """100,000 tokens and more of state behind tools: pages, cut texts, distractors. The rules of standard."""
 
 
 class Stream(StrEnum):
@@ -144,8 +146,24 @@ class Policy(Protocol):
     def move(self, world: World, visible: Sequence[Message], *, limited: bool = False) -> Move | Unrecoverable: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """What walks and hygiene tests must know about a family's tools.
+
+    Attributes:
+        writes: Tools that change what is graded, the terminal tool included; all others are reads.
+        free: Arguments whose value is the agent's own choice (a query, a message, a page) and need not have been read anywhere.
+    """
+
+    writes: frozenset[str]
+    free: frozenset[str] = frozenset()
+
+
 class TaskFamily(Protocol):
-    """A plug-in: one folder under `coevo/tasks` or an entry point of the group `coevo.tasks`."""
+    """A plug-in: one folder under `coevo/tasks` or an entry point of the group `coevo.tasks`.
+
+    `templates(size)` is empty for a size that the family does not have.
+    """
 
     name: str
     world_version: str
@@ -153,6 +171,8 @@ class TaskFamily(Protocol):
     def templates(self, size: Size) -> tuple[str, ...]: ...
 
     def tools(self, size: Size) -> tuple[ToolSpec, ...]: ...
+
+    def conduct(self, size: Size) -> Conduct: ...
 
     def instance(self, stream: Stream, seed: int, size: Size, *, diversity: int = 1) -> TaskInstance: ...
 

@@ -214,12 +214,16 @@ class PlainWorld(ABC):
             bound = self.toolbox.signature(name).bind(given)
             if self._finished:
                 raise ToolError("already done")
-            result = getattr(self, f"tool_{name}")(**bound)
+            result = self.apply(name, bound)
         except ToolError as error:
             self._record(str(name), copy.deepcopy(given), {"error": error.what})
             raise
         self._record(name, bound, result)
         return result
+
+    def apply(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Run one tool on bound arguments: the method `tool_NAME`, unless a subclass finds tools in another way."""
+        return getattr(self, f"tool_{name}")(**arguments)
 
     def tool_finish(self) -> dict[str, Any]:
         """End the episode; accepted at any time, finishing early is the agent's failure."""

@@ -25,12 +25,9 @@ from coevo.tasks.family import Move, Size, Stream, Style, TaskFamily, TaskInstan
 from coevo.tasks.world import TERMINAL_TOOL, replay
 from tests.contract.walks import Walk, literals, random_call, seen
 
-CASES = [(name, size) for name in FAMILIES for size in Size]
-COUNTS = {Size.MINI: 200, Size.STANDARD: 48}
+CASES = [(name, size) for name in FAMILIES for size in Size if load_family(name).templates(size)]
+COUNTS = {Size.MINI: 200, Size.STANDARD: 60, Size.LONG: 60}
 WINDOW = 3
-# Tools that change what is graded, and arguments that are the agent's own choice rather than something it read.
-WRITES = frozenset({"submit_pay", "escalate", "hold", TERMINAL_TOOL})
-OWN_CHOICE = frozenset({"code", "reason", "page", "query", "mode", "round_to"})
 
 pytestmark = pytest.mark.parametrize(("name", "size"), CASES, ids=[f"{name}-{size}" for name, size in CASES])
 
@@ -100,7 +97,7 @@ def test_reference_uses_only_what_is_in_view(name: str, size: Size, style: Style
         walk = Walk(family.open(instance), window)
         walk.follow(family.policy(style))
         for move, visible in walk.moves:
-            read = {key: value for key, value in move.call.arguments.items() if key not in OWN_CHOICE}
+            read = {key: value for key, value in move.call.arguments.items() if key not in family.conduct(size).free}
             missing = set(literals(read)) - seen(visible)
             assert not missing, (instance.key, move, missing)
             noted = {token for token in literals([move.strategy]) if any(letter.isdigit() for letter in token)}
@@ -140,7 +137,7 @@ def wander(walk: Walk, random: Random, family: TaskFamily, policies: list[Any]) 
         if isinstance(move, Move) and move.call.name != TERMINAL_TOOL:
             walk.call(move.call, move.strategy if random.random() < 0.5 else "")
         return
-    barred = WRITES if draw < 0.95 else frozenset({TERMINAL_TOOL})
+    barred = family.conduct(walk.world.instance.size).writes if draw < 0.95 else frozenset({TERMINAL_TOOL})
     walk.call(random_call(random, tools, sorted(seen(walk.visible())), without=barred))
 
 
@@ -158,7 +155,7 @@ def test_idle_and_canned_agents_score_zero(name: str, size: Size) -> None:
         reader = Walk(family.open(instance))
         random = Random(instance.seed)
         for _ in range(10):
-            reader.call(random_call(random, family.tools(size), sorted(seen(reader.visible())), without=WRITES))
+            reader.call(random_call(random, family.tools(size), sorted(seen(reader.visible())), without=family.conduct(size).writes))
         reader.call(ToolCall(TERMINAL_TOOL, {}))
         assert outcome(reader.world) == (False, 0.0)
 
@@ -224,7 +221,7 @@ def test_extra_reads_never_change_the_grade(name: str, size: Size) -> None:
             if walk.world.finished:
                 break
             before = walk.world.grade()
-            walk.call(random_call(random, family.tools(size), sorted(seen(walk.visible())), without=WRITES))
+            walk.call(random_call(random, family.tools(size), sorted(seen(walk.visible())), without=family.conduct(size).writes))
             assert walk.world.grade() == before
         assert outcome(walk.world) == (True, 1.0)
 

@@ -23,8 +23,9 @@ from coevo.formats.mini import MiniFormat
 from coevo.mini.tokenizer import WORDS
 from coevo.tasks import load_family
 from coevo.tasks.family import Move, Size, Stream, Style, TaskInstance
-from coevo.tasks.payroll.mini import TEMPLATES, TOOLS, MiniWorld, facts, settling_call
-from coevo.tasks.payroll.sight import Sight
+from coevo.tasks.miniature import MiniWorld, facts
+from coevo.tasks.payroll.mini import SPEC, TEMPLATES
+from coevo.tasks.sight import Sight
 from tests.contract.walks import Walk
 
 FAMILY = load_family("payroll")
@@ -44,17 +45,17 @@ def world_of(seed: int = 0, *, stream: Stream = Stream.SEARCH, diversity: int = 
 
 def world_with(*kinds: str) -> MiniWorld:
     """The first world that has all these kinds."""
-    return next(world for seed in range(500) for world in [world_of(seed)] if set(kinds) <= {one.kind for one in facts(world).employees})
+    return next(world for seed in range(500) for world in [world_of(seed)] if set(kinds) <= {one.kind for one in facts(world).items})
 
 
 def first(world: MiniWorld, kind: str) -> str:
-    return next(one.id for one in facts(world).employees if one.kind == kind)
+    return next(one.id for one in facts(world).items if one.kind == kind)
 
 
 def settle_all(world: MiniWorld, *, but: str = "") -> None:
     for one in facts(world).unsettled:
         if one.id != but:
-            call = settling_call(one)
+            call = SPEC.settling_call(one)
             world.call(call.name, call.arguments)
     world.call("finish", {})
 
@@ -81,18 +82,19 @@ def test_instances_have_the_stated_ranges() -> None:
     """Two to four employees, unique ids, three-digit sums, and always somebody to pay."""
     for seed in range(400):
         known = facts(world_of(seed))
-        assert 2 <= len(known.employees) == len({one.id for one in known.employees}) <= 4
-        assert re.fullmatch(r"D\d\d", known.department)
-        assert any(one.kind != "contractor" for one in known.employees)
-        for one in known.employees:
+        assert 2 <= len(known.items) == len({one.id for one in known.items}) <= 4
+        assert re.fullmatch(r"D\d\d", known.queue)
+        assert any(one.kind != "contractor" for one in known.items)
+        for one in known.items:
             assert re.fullmatch(r"E\d{3}", one.id)
-            assert 20 <= one.hours <= 59
-            assert 5 <= one.rate <= 9
-            assert 100 <= one.amount == one.hours * one.rate <= 531
+            hours, rate = one.numbers
+            assert 20 <= hours <= 59
+            assert 5 <= rate <= 9
+            assert 100 <= SPEC.value(one) == hours * rate <= 531
 
 
 def test_templates_differ_in_wording_and_mix() -> None:
-    assert len(TEMPLATES) >= 8
+    assert len(TEMPLATES) == 20
     assert len({one.wording for one in TEMPLATES.values()}) == len({one.mix for one in TEMPLATES.values()}) == len(TEMPLATES)
     assert all(sum(one.mix) == pytest.approx(1) for one in TEMPLATES.values())
 
@@ -101,8 +103,8 @@ def test_truth_per_kind() -> None:
     """METHOD: the house rule on contractors is categorical and stands in no text that the agent reads."""
     world = world_with("staff", "contractor", "intern")
     expected = {"staff": ("submit_pay", "REG"), "intern": ("submit_pay", "INT"), "contractor": ("escalate", None)}
-    for one in facts(world).employees:
-        call = settling_call(one)
+    for one in facts(world).items:
+        call = SPEC.settling_call(one)
         assert (call.name, call.arguments.get("code")) == expected[one.kind]
     settle_all(world)
     assert world.grade().success
@@ -121,8 +123,8 @@ def test_truth_per_kind() -> None:
 def test_feedback_names_the_mistake_only(kind: str, change: dict[str, Any], feedback: str) -> None:
     world = world_with(kind)
     employee = first(world, kind)
-    one = facts(world).employee(employee)
-    world.call("submit_pay", {"employee": employee, "amount": one.amount, "code": {"intern": "INT"}.get(kind, "REG"), **change})
+    one = facts(world).item(employee)
+    world.call("submit_pay", {"employee": employee, "amount": SPEC.value(one), "code": {"intern": "INT"}.get(kind, "REG"), **change})
     settle_all(world)
     assert failed(world) == [f"{employee}: {feedback}"]
     assert facts(world).wrong == (one,)
@@ -138,8 +140,8 @@ def test_feedback_on_what_was_left_out() -> None:
     unfinished = world.fork()
     settle_all(world, but=employee)
     assert failed(world) == [f"{employee}: not settled"]
-    for one in facts(unfinished).employees:
-        call = settling_call(one)
+    for one in facts(unfinished).items:
+        call = SPEC.settling_call(one)
         unfinished.call(call.name, call.arguments)
     assert failed(unfinished) == ["finished: not finished"]
 
@@ -147,11 +149,11 @@ def test_feedback_on_what_was_left_out() -> None:
 def test_settling_twice_is_refused_and_the_first_counts() -> None:
     """T9, H19: neither the second submission nor all codes in a row repair or gain anything."""
     world = world_with("staff")
-    one = facts(world).employee(first(world, "staff"))
-    world.call("submit_pay", {"employee": one.id, "amount": one.amount, "code": "CON"})
+    one = facts(world).item(first(world, "staff"))
+    world.call("submit_pay", {"employee": one.id, "amount": SPEC.value(one), "code": "CON"})
     for code in ("REG", "INT", "CON"):
         with pytest.raises(ToolError, match="already settled"):
-            world.call("submit_pay", {"employee": one.id, "amount": one.amount, "code": code})
+            world.call("submit_pay", {"employee": one.id, "amount": SPEC.value(one), "code": code})
     with pytest.raises(ToolError, match="already settled"):
         world.call("escalate", {"employee": one.id})
     settle_all(world)
@@ -182,10 +184,10 @@ def test_values_that_are_no_amount_are_refused(amount: Any) -> None:
 def test_floats_equal_to_integers_count_as_integers() -> None:
     """T4: 1 and 1.0 are one number, in the state, in the log and in the hash."""
     world = world_with("staff")
-    one = facts(world).employee(first(world, "staff"))
+    one = facts(world).item(first(world, "staff"))
     twin = world.fork()
-    world.call("submit_pay", {"employee": one.id, "amount": one.amount, "code": "REG"})
-    twin.call("submit_pay", {"employee": one.id, "amount": float(one.amount), "code": "REG"})
+    world.call("submit_pay", {"employee": one.id, "amount": SPEC.value(one), "code": "REG"})
+    twin.call("submit_pay", {"employee": one.id, "amount": float(SPEC.value(one)), "code": "REG"})
     assert world.snapshot() == twin.snapshot()
     assert world.call("calc", {"hours": 31.0, "rate": 7}) == {"value": 217}
 
@@ -208,7 +210,7 @@ def test_only_calc_ever_shows_a_sum() -> None:
     for seed in range(100):
         walk = Walk(world_of(seed))
         walk.follow(FAMILY.policy(Style.REACTIVE))
-        sums = {str(one.amount) for one in facts(walk.world).employees}
+        sums = {str(SPEC.value(one)) for one in facts(walk.world).items}
         for call, observation in zip(walk.world.log, walk.observations, strict=True):
             tokens = set(re.findall(r"\w+", observation))
             assert call.name == "calc" or not tokens & sums
@@ -223,7 +225,7 @@ def test_all_texts_use_the_closed_vocabulary() -> None:
     """Instructions, refusals, prompts, tool and argument names, strategy sentences: no word falls back to bytes."""
     texts = [world_of(seed).instruction for seed in range(200)]
     texts += [(FAMILY.base_harness(Size.MINI) / "prompt" / "system.md").read_text()]
-    texts += [" ".join((tool.name, *tool.argument_names)) for tool in TOOLS]
+    texts += [" ".join((tool.name, *tool.argument_names)) for tool in SPEC.tools]
     for style in Style:
         for window in (None, 3):
             walk = Walk(world_of(3), window, RENDERINGS["mini"])
@@ -291,17 +293,17 @@ def test_notes_of_the_plan_first_style() -> None:
 def test_plans_look_ahead() -> None:
     """A composite tool can stand for record, calc and submit: so the reactive plan names all three, the plan-first one all reads."""
     world = world_with("staff")
-    one = facts(world).employees[0]
+    one = facts(world).items[0]
     walk = Walk(world)
-    walk.call(ToolCall("list_employees", {"department": facts(world).department}))
+    walk.call(ToolCall("list_employees", {"department": facts(world).queue}))
     move = FAMILY.policy(Style.REACTIVE).move(world, walk.visible())
     assert isinstance(move, Move)
-    settle = settling_call(one)
-    calc = [] if settle.name == "escalate" else [ToolCall("calc", {"hours": one.hours, "rate": one.rate})]
+    settle = SPEC.settling_call(one)
+    calc = [] if settle.name == "escalate" else [ToolCall("calc", dict(zip(("hours", "rate"), one.numbers, strict=True)))]
     assert list(move.plan) == [ToolCall("get_record", {"employee": one.id}), *calc, settle]
     wide = FAMILY.policy(Style.PLAN_FIRST).move(world, walk.visible())
     assert isinstance(wide, Move)
-    assert [call.arguments["employee"] for call in wide.plan] == [one.id for one in facts(world).employees]
+    assert [call.arguments["employee"] for call in wide.plan] == [one.id for one in facts(world).items]
 
 
 @pytest.mark.parametrize("rendering", list(RENDERINGS))
@@ -320,13 +322,13 @@ def test_reference_reads_every_rendering(style: Style, window: int | None, rende
 def test_reference_goes_on_from_composite_tools(style: Style) -> None:
     """One shown call stood for record and calc: the log holds the family calls, the result names no id."""
     world = world_with("staff")
-    one = facts(world).employee(first(world, "staff"))
+    one = facts(world).item(first(world, "staff"))
     walk = Walk(world)
-    walk.call(ToolCall("list_employees", {"department": facts(world).department}))
-    for call in (ToolCall("get_record", {"employee": one.id}), ToolCall("calc", {"hours": one.hours, "rate": one.rate})):
+    walk.call(ToolCall("list_employees", {"department": facts(world).queue}))
+    for call in (ToolCall("get_record", {"employee": one.id}), ToolCall("calc", dict(zip(("hours", "rate"), one.numbers, strict=True)))):
         world.call(call.name, call.arguments)
     shown = ToolCall("compute_pay", {"employee": one.id})
-    walk.turns.append((Message(Role.ASSISTANT, "", (shown,)), Message(Role.TOOL, f"kind=staff amount={one.amount}")))
+    walk.turns.append((Message(Role.ASSISTANT, "", (shown,)), Message(Role.TOOL, f"kind=staff amount={SPEC.value(one)}")))
     assert walk.follow(FAMILY.policy(style)) is None
     assert world.grade().success
     mine = [call for call in world.log if call.arguments.get("employee") == one.id]
@@ -336,9 +338,9 @@ def test_reference_goes_on_from_composite_tools(style: Style) -> None:
 def test_a_wrong_note_is_no_fact() -> None:
     """The policy uses only literals that are true: a weak agent's wrong sum makes it read and calculate."""
     world = world_with("staff")
-    one = facts(world).employees[0]
+    one = facts(world).items[0]
     walk = Walk(world)
-    walk.call(ToolCall("list_employees", {"department": facts(world).department}), f"note {one.id} REG {one.amount + 1} .")
+    walk.call(ToolCall("list_employees", {"department": facts(world).queue}), f"note {one.id} REG {SPEC.value(one) + 1} .")
     assert walk.follow(FAMILY.policy(Style.REACTIVE)) is None
     assert ToolCall("get_record", {"employee": one.id}) in world.log
 

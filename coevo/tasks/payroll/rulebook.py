@@ -13,12 +13,12 @@ from fractions import Fraction
 from random import Random
 
 from coevo.chat import ToolCall
+from coevo.tasks.library import Document
 from coevo.tasks.payroll.arithmetic import Rounding, evaluate, plain_number, round_to
 
 __all__ = [
     "KINDS",
     "Atom",
-    "Document",
     "Person",
     "Rules",
     "Topic",
@@ -99,18 +99,6 @@ class Rules:
     def code(self, kind: str) -> str:
         """The pay code of a kind."""
         return self.codes[KINDS.index(kind)]
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A text that `read_document` shows. `facts` are the literals of the rules that it carries; empty for all but the versions in force."""
-
-    id: str
-    title: str
-    text: str
-    keywords: tuple[str, ...]
-    facts: tuple[str, ...] = ()
-    topic: Topic | None = None
 
 
 def overtime_weeks(rules: Rules, person: Person) -> tuple[float, ...]:

@@ -17,18 +17,19 @@ from coevo.chat import ToolCall, ToolSpec
 from coevo.errors import ConfigError, ToolError, nearest
 from coevo.identity import derive_seed
 from coevo.records import Grade
-from coevo.tasks.family import TaskInstance, World
+from coevo.tasks.family import Conduct, TaskInstance, World
+from coevo.tasks.grading import NOT_SETTLED, grade_settlements
+from coevo.tasks.library import Document, Library
+from coevo.tasks.paging import page_of
 from coevo.tasks.payroll.arithmetic import Rounding, evaluate, plain_number, round_to
-from coevo.tasks.payroll.grading import grade_settlements
-from coevo.tasks.payroll.rulebook import KINDS, Atom, Document, Person, Rules, documents, draw_rules, settling_call
-from coevo.tasks.world import MAX_INTEGER, PlainWorld, Toolbox
+from coevo.tasks.payroll.rulebook import KINDS, Atom, Person, Rules, documents, draw_rules, settling_call
+from coevo.tasks.world import MAX_INTEGER, TERMINAL_TOOL, PlainWorld, Toolbox
 
-__all__ = ["BATCH", "TEMPLATES", "TOOLS", "StandardData", "StandardFacts", "StandardWorld", "facts", "open_standard"]
+__all__ = ["BATCH", "CONDUCT", "TEMPLATES", "TOOLS", "StandardData", "StandardFacts", "StandardWorld", "facts", "open_standard"]
 
 BATCH = 5
 """Employees per page and per batched read."""
 
-_MAX_HITS = 5
 _Item = TypeVar("_Item")
 
 
@@ -108,6 +109,11 @@ TOOLS = (
 )
 """The family tools of this size, in the order in which harnesses show them."""
 
+CONDUCT = Conduct(
+    writes=frozenset({"submit_pay", "hold", "escalate", TERMINAL_TOOL}), free=frozenset({"page", "query", "round_to", "mode"})
+)
+"""Rounding is a choice of the calculator's user; the rule that asks for it must be read all the same, because the sum depends on it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StandardData:
@@ -130,11 +136,9 @@ class StandardWorld(PlainWorld):
         """One page of ids and names."""
         if department.casefold() != self._data.department.casefold():
             raise ToolError("unknown department; use the name as in the task")
-        pages = -(-len(self._data.people) // BATCH)
-        if page > pages:
-            raise ToolError(f"there is no page {page}, the last is {pages}")
-        shown = self._data.people[(page - 1) * BATCH : page * BATCH]
-        return {"employees": [{"employee": one.id, "name": one.name} for one in shown], "page": page, "pages": pages}
+        shown = page_of(self._data.people, page, size=BATCH)
+        people = [{"employee": one.id, "name": one.name} for one in shown.items]
+        return {"employees": people, "page": shown.number, "pages": shown.count}
 
     def tool_get_records(self, employees: list[str]) -> dict[str, Any]:
         """Kind and rate."""
@@ -151,17 +155,11 @@ class StandardWorld(PlainWorld):
 
     def tool_search_documents(self, query: str) -> dict[str, Any]:
         """Up to five hits, those with most of the words first."""
-        words = set(query.casefold().split())
-        scored = [(len(words & set(one.keywords)), one) for one in self._data.library]
-        hits = sorted((pair for pair in scored if pair[0]), key=lambda pair: (-pair[0], pair[1].id))
-        return {"documents": [{"document": one.id, "title": one.title} for _, one in hits[:_MAX_HITS]]}
+        return Library(self._data.library).search(query)
 
     def tool_read_document(self, document: str) -> dict[str, Any]:
         """Title and text."""
-        for one in self._data.library:
-            if one.id == document:
-                return {"document": one.id, "text": one.text, "title": one.title}
-        raise ToolError("unknown document; search_documents gives ids")
+        return Library(self._data.library).read(document)
 
     def tool_calculate(self, expressions: list[str], round_to: float | None = None, mode: str = "half_up") -> dict[str, Any]:
         """Values in the order of the expressions."""
@@ -238,7 +236,7 @@ def _calculate(expression: str, step: float | None, mode: Rounding) -> int | flo
 def _problem(expected: ToolCall, settled: list[Any] | None) -> str | None:
     """What is wrong, without the answer; None when nothing is."""
     if settled is None:
-        return "not settled"
+        return NOT_SETTLED
     name, arguments = settled
     if name != expected.name:
         if name == "submit_pay":

@@ -1,4 +1,4 @@
-"""Reference policies of the standard world; like those of the miniature they act only on what is in view (see `mini_policy`).
+"""Reference policies of the standard world; like `coevo.tasks.miniature_policy` they act only on what is in view.
 
 Reactive works page by page: look at five employees, read a rule when it is needed, settle them, turn the page. Plan-first lists everyone,
 reads all rules and all records, decides, then settles. When the context is limited both carry notes, in which rules, decisions and sums
@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from coevo.chat import Message, ToolCall
 from coevo.tasks.family import Move, Style, Unrecoverable, World
-from coevo.tasks.payroll.rulebook import Document, Person, Rules, Topic, needs_approval, pay_expression, settling_call
-from coevo.tasks.payroll.sight import Sight
+from coevo.tasks.library import Document
+from coevo.tasks.payroll.rulebook import Person, Rules, Topic, needs_approval, pay_expression, settling_call
 from coevo.tasks.payroll.standard import BATCH, StandardFacts, facts
+from coevo.tasks.sight import Sight
 
 __all__ = ["StandardPolicy"]
 

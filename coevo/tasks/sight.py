@@ -1,8 +1,9 @@
-"""What an agent can know from the messages it sees: values that stand as whole tokens beside an employee's id.
+"""What an agent can know from the messages it sees: values that stand as whole tokens beside the id of an item, document or person.
 
-Reads rendered text of any format. A message about one id counts as a whole; in a message about several (a list, notes) a value belongs to
-the id before it; a tool result that names no id belongs to the id in the call that it answers. The text of an assistant message counts up
-to its first `<`, where the call syntax of the formats starts: an agent's own notes are facts, its guesses inside calls are not.
+A token is a number, or letters and underscores with digits behind them: ids like `E204` or `PO77` are one, `E-204` is not. Reads rendered
+text of any format. A message about one id counts as a whole; in a message about several (a list, notes) a value belongs to the id before
+it; a tool result that names no id belongs to the id in the call that it answers. The text of an assistant message counts up to its first
+`<`, where the call syntax of the formats starts: an agent's own notes are facts, its guesses inside calls are not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 from coevo.chat import Message, Role, ToolCall
+from coevo.errors import ConfigError
 
 __all__ = ["Sight"]
 
@@ -29,9 +31,12 @@ def _tokens(message: Message) -> tuple[str, ...]:
 
 
 class Sight:
-    """The facts in `visible` about the employees `ids`."""
+    """The facts in `visible` about the subjects `ids`. Raises `ConfigError` for an id that is not one token."""
 
     def __init__(self, visible: Sequence[Message], ids: Collection[str]) -> None:
+        split = next((one for one in ids if _split(one) != (one,)), None)
+        if split is not None:
+            raise ConfigError("a subject's id is not one token", seen=split, fix="use letters with digits behind them")
         self._segments: dict[str, list[frozenset[str]]] = {one: [] for one in ids}
         self._answers: list[tuple[tuple[ToolCall, ...], frozenset[str]]] = []
         self._words: set[str] = set()
@@ -62,10 +67,14 @@ class Sight:
         """The token stands somewhere in view."""
         return token in self._words
 
-    def carries(self, employee: str, *values: object) -> bool:
-        """One message carries all values for this employee."""
-        wanted = {str(value) for value in values}
-        return any(wanted <= segment for segment in self._segments[employee])
+    def says(self, *values: object) -> bool:
+        """Every token of these values stands somewhere in view."""
+        return all(self._words.issuperset(_split(str(value))) for value in values)
+
+    def carries(self, subject: str, *values: object) -> bool:
+        """One message carries every token of these values for this subject."""
+        wanted = {token for value in values for token in _split(str(value))}
+        return any(wanted <= segment for segment in self._segments[subject])
 
     def answered(self, arguments: Collection[object], value: object) -> bool:
         """A visible tool message carries `value` in answer to a visible call with these argument values."""
