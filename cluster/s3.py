@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -210,7 +210,7 @@ class S3Store:
         with self._errors(check_key(key)):
             self._client.delete_object(Bucket=self._source.bucket, Key=self._full(key))
 
-    def leftovers(self, *, older_than_s: float) -> list[str]:
+    def leftovers(self, *, older_than_s: float) -> Sequence[str]:
         """Unfinished uploads that began more than `older_than_s` seconds ago, as `key?uploadId=...`."""
         return [f"{upload['Key']}?uploadId={upload['UploadId']}" for upload in self._uploads(older_than_s)]
 
@@ -330,7 +330,7 @@ class S3Store:
                 return _refused(error)
             raise
 
-    def _send_parts(self, place: Mapping[str, str], upload: str, data: bytes) -> list[dict[str, Any]]:
+    def _send_parts(self, place: Mapping[str, str], upload: str, data: bytes) -> Sequence[dict[str, Any]]:
         def send(number: int) -> dict[str, Any]:
             start = (number - 1) * _PART_BYTES
             answer = self._client.upload_part(**place, UploadId=upload, PartNumber=number, Body=data[start : start + _PART_BYTES])

@@ -12,7 +12,7 @@ import fcntl
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,7 +157,7 @@ class LocalStore:
             except OSError:
                 break
 
-    def leftovers(self, *, older_than_s: float) -> list[str]:
+    def leftovers(self, *, older_than_s: float) -> Sequence[str]:
         """Temporary files that killed writers left, if older than `older_than_s` seconds."""
         limit, found = time.time() - older_than_s, []
         for entry in os.scandir(self._temporary):
