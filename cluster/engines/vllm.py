@@ -44,8 +44,8 @@ def open_vllm(config: EngineConfig) -> ThreadedEngine:
     return ThreadedEngine(lambda: VllmCore(config), name=f"vllm:{config.model_id}")
 
 
-def engine_arguments(config: EngineConfig) -> dict[str, Any]:
-    """`EngineConfig` in vLLM's words. What depends on the device comes from the configuration only."""
+def engine_arguments(config: EngineConfig, *, on_cpu: bool) -> dict[str, Any]:
+    """`EngineConfig` in vLLM's words; on a CPU with what keeps its engine alive there."""
     arguments: dict[str, Any] = {
         "model": config.model_path,
         "dtype": config.dtype,
@@ -69,12 +69,11 @@ def engine_arguments(config: EngineConfig) -> dict[str, Any]:
     if config.serving_form is ServingForm.LORA:
         slots = config.max_adapters + 1
         arguments |= {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": config.max_lora_rank}
+    if on_cpu:
+        # A prompt that is cut over two steps kills a CPU engine of vLLM 0.32 whose requests bring their own seeds: the CPU generator has no
+        # offset to set back ("CPU Generator does not use offset").
+        arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(2048, config.max_model_len)}
     return arguments
-
-
-_WHOLE_PROMPTS = {"enable_chunked_prefill": False}
-"""On CPU (vLLM 0.32) a prompt that is cut over two steps kills an engine whose requests bring their own seeds: the CPU generator has no
-offset to set back ("CPU Generator does not use offset")."""
 
 
 def _ask_for_amx() -> None:
@@ -118,11 +117,9 @@ class VllmCore:
         self._internal: dict[int, str] = {}
         self._tickets: dict[str, tuple[int, ScoreWork | None]] = {}
         self.exclusive_scoring = config.serving_form is ServingForm.LORA
-        arguments = engine_arguments(config)
         if self._on_cpu:
             _ask_for_amx()
-            arguments |= _WHOLE_PROMPTS | {"max_num_batched_tokens": max(2048, config.max_model_len)}
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**engine_arguments(config, on_cpu=self._on_cpu)))
 
     @property
     def busy(self) -> bool:

@@ -95,7 +95,7 @@ def library_side(config: EngineConfig) -> Callable[[list[tuple[int, ...]], Sampl
 
     from cluster.engines.vllm import engine_arguments
 
-    llm: Any = LLM(**engine_arguments(config))
+    llm: Any = LLM(**engine_arguments(config, on_cpu=True))
 
     def run(rows: list[tuple[int, ...]], sampling: Sampling, salt: int) -> int:
         params = SamplingParams(
