@@ -15,7 +15,7 @@ from typing import Any
 
 from coevo.chat import Sampling
 from coevo.episode import Agent, play
-from coevo.errors import ConfigError, InfraError
+from coevo.errors import ConfigError, InfraError, StoreOutage
 from coevo.formats import chat_format
 from coevo.harness.bundle import HarnessBundle
 from coevo.harness.sandbox import shared_pool
@@ -23,6 +23,7 @@ from coevo.models.tokenizer import FolderTokenizer
 from coevo.ports import ModelSource, Skipped, StoreSource
 from coevo.records import Attempt, Episode, EpisodeSpec, Status
 from coevo.store.episodes import EpisodeStore
+from coevo.store.threads import beside
 from coevo.tasks import load_family
 from coevo.tasks.family import Size, Stream, TaskFamily, TaskInstance
 
@@ -112,7 +113,10 @@ class RolloutStage:
 
 
 class RolloutWorker:
-    """See `RolloutStage`. Infrastructure trouble is written as an attempt and raised; everything else is a committed episode."""
+    """See `RolloutStage`. Infrastructure trouble is written as an attempt and raised; everything else is a committed episode.
+
+    An episode that the store could not take is kept for the next try: an outage of the store is not paid for in tokens.
+    """
 
     def __init__(self, stage: RolloutStage) -> None:
         self._stage = stage
@@ -120,30 +124,40 @@ class RolloutWorker:
         self._family = load_family(stage.agent.family)
         self._episodes = EpisodeStore(stage.store.open(), stage.prefix)
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._unstored: dict[str, tuple[Episode, Attempt]] = {}
 
     async def run(self, item: str, attempt: int) -> Any:
         """Play one item; the note is its index row."""
-        spec = self._stage.agent.spec(item)
-        if self._episodes.has(spec.id):
-            return Skipped(_note(self._episodes.get(spec.id)))
+        spec, store = self._stage.agent.spec(item), self._episodes.store
+        if await beside(store, self._episodes.has, spec.id):
+            self._unstored.pop(spec.id, None)
+            return Skipped(_note(await beside(store, self._episodes.get, spec.id)))
+        episode, tried = self._unstored.pop(spec.id, None) or await self._play(spec, item, attempt)
+        try:
+            episode = await beside(store, self._keep, episode, tried)
+        except StoreOutage:
+            if episode.status is not Status.INFRA_ERROR:
+                self._unstored[spec.id] = episode, tried
+            raise
+        return _note(episode)
+
+    async def _play(self, spec: EpisodeSpec, item: str, attempt: int) -> tuple[Episode, Attempt]:
         instance, repeat = parse_item(item)
         started = time.monotonic()
         episode = await play(instance, family=self._family, agent=self._agent, sandboxes=shared_pool(), repeat=repeat)
-        self._episodes.record_attempt(
-            Attempt(
-                id=spec.id,
-                number=attempt,
-                outcome=episode.status,
-                error=episode.error,
-                worker=self._worker,
-                wall_s=round(time.monotonic() - started, 4),
-            )
+        wall_s = round(time.monotonic() - started, 4)
+        return episode, Attempt(
+            id=spec.id, number=attempt, outcome=episode.status, error=episode.error, worker=self._worker, wall_s=wall_s
         )
+
+    def _keep(self, episode: Episode, tried: Attempt) -> Episode:
+        """Write the attempt and commit the episode; the one that stands."""
+        self._episodes.record_attempt(tried)
         if episode.status is Status.INFRA_ERROR:
             raise InfraError(
                 "the episode met infrastructure trouble", seen=episode.error[-2000:], fix="it is played again in a fresh world"
             )
-        return _note(self._episodes.commit_first(episode))
+        return self._episodes.commit_first(episode)
 
     async def aclose(self) -> None:
         """Close the model client."""

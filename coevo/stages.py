@@ -18,6 +18,7 @@ from coevo.errors import InfraError
 from coevo.identity import canonical_json
 from coevo.ports import BlobStore, PutResult, Skipped, StoreSource
 from coevo.records import Attempt
+from coevo.store.threads import beside
 
 __all__ = ["EchoStage", "EchoWorker", "Fault", "FaultKind"]
 
@@ -85,7 +86,7 @@ class EchoStage:
 
 
 class EchoWorker:
-    """The opened echo stage. Puts are synchronous: right for a local folder, not for a remote store at high concurrency."""
+    """The opened echo stage."""
 
     def __init__(self, stage: EchoStage, store: BlobStore | None) -> None:
         self._stage = stage
@@ -94,29 +95,25 @@ class EchoWorker:
 
     async def run(self, item: str, attempt: int) -> Any:
         """Commit `PREFIX/episodes/ITEM.json`; the note holds the length of the item as `tokens`."""
-        self._record_attempt(item, attempt)
-        if self._outage():
-            raise InfraError("the backend is out", seen=self._stage.outage_key, fix="delete the key")
-        if self._stage.sleep_s > 0:
-            await asyncio.sleep(self._stage.sleep_s)
+        store, stage = self._store, self._stage
+        if store is not None and stage.record_attempts:
+            await beside(store, self._record_attempt, store, item, attempt)
+        if store is not None and stage.outage_key and await beside(store, store.head, stage.outage_key) is not None:
+            raise InfraError("the backend is out", seen=stage.outage_key, fix="delete the key")
+        if stage.sleep_s > 0:
+            await asyncio.sleep(stage.sleep_s)
         fault = self._faults.get(item)
         failed = fault is not None and attempt <= fault.attempts and await _strike(fault.kind, item)
-        return self._commit(item, success=not failed)
-
-    def _record_attempt(self, item: str, attempt: int) -> None:
-        if self._store is not None and self._stage.record_attempts:
-            record = Attempt(id=item, number=attempt, outcome="started", worker=f"{socket.gethostname()}:{os.getpid()}")
-            self._store.put_if_absent(f"{self._stage.prefix}/attempts/{item}/{attempt}", record.to_bytes())
-
-    def _outage(self) -> bool:
-        return bool(self._stage.outage_key) and self._store is not None and self._store.head(self._stage.outage_key) is not None
-
-    def _commit(self, item: str, *, success: bool) -> Any:
-        note = {"tokens": len(item), "success": success}
-        if self._store is None:
+        note = {"tokens": len(item), "success": not failed}
+        if store is None:
             return note
-        put = self._store.put_if_absent(f"{self._stage.prefix}/episodes/{item}.json", canonical_json({"item": item, **note}))
+        data = canonical_json({"item": item, **note})
+        put = await beside(store, store.put_if_absent, f"{stage.prefix}/episodes/{item}.json", data)
         return note if put is PutResult.WRITTEN else Skipped(note)
+
+    def _record_attempt(self, store: BlobStore, item: str, attempt: int) -> None:
+        record = Attempt(id=item, number=attempt, outcome="started", worker=f"{socket.gethostname()}:{os.getpid()}")
+        store.put_if_absent(f"{self._stage.prefix}/attempts/{item}/{attempt}", record.to_bytes())
 
     async def aclose(self) -> None:
         """Nothing to close."""

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from coevo.evaluate.stats import gain_over_best
+from coevo.errors import StoreOutage
 from coevo.harness.sandbox import shared_pool
 from coevo.localize.evidence import Suspect, suspects
 from coevo.localize.replay import Branch, Continuations, Replayer, Variant
@@ -21,6 +22,7 @@ from coevo.records import Episode, Localization, LocalizationCandidate
 from coevo.rewrite.expert import Expert, ReferenceExpert
 from coevo.rollout import AgentSource
 from coevo.store.episodes import EpisodeStore
+from coevo.store.threads import beside
 from coevo.tasks import load_family
 
 __all__ = ["LocalizeStage", "LocalizeWorker", "gain_bound", "localization_key", "read_localization"]
@@ -92,16 +94,23 @@ class LocalizeWorker:
         self._store = stage.store.open()
         self._episodes = EpisodeStore(self._store, stage.episodes_prefix)
         self._replayer = Replayer(agent, family, shared_pool())
+        self._unstored: dict[str, tuple[Localization, int]] = {}
         self._expert: Expert = ReferenceExpert(family, agent.bundle, agent.chat_format, shared_pool())
 
     async def run(self, item: str, attempt: int) -> Any:
         """Localize one episode id."""
-        key = localization_key(self._stage.prefix, item)
-        if self._store.head(key) is not None:
-            return Skipped(_note(read_localization(self._store, self._stage.prefix, item)))
-        localization, tokens = await self.localize(self._episodes.get(item))
-        if self._store.put_if_absent(key, localization.to_bytes()) is PutResult.CONFLICT:
-            localization = read_localization(self._store, self._stage.prefix, item)
+        store, prefix, key = self._store, self._stage.prefix, localization_key(self._stage.prefix, item)
+        if await beside(store, store.head, key) is not None:
+            return Skipped(_note(await beside(store, read_localization, store, prefix, item)))
+        kept = self._unstored.pop(item, None)
+        localization, tokens = kept or await self.localize(await beside(store, self._episodes.get, item))
+        try:
+            put = await beside(store, store.put_if_absent, key, localization.to_bytes())
+        except StoreOutage:
+            self._unstored[item] = localization, tokens
+            raise
+        if put is PutResult.CONFLICT:
+            localization = await beside(store, read_localization, store, prefix, item)
         return _note(localization) | {"tokens": tokens}
 
     async def localize(self, episode: Episode) -> tuple[Localization, int]:

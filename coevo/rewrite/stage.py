@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from coevo.errors import ConfigError, StoreError
+from coevo.errors import ConfigError, StoreError, StoreOutage
 from coevo.harness.sandbox import shared_pool
 from coevo.localize.replay import Branch, Continuations, Replayer, Variant
 from coevo.localize.stage import gain_bound, read_localization
@@ -22,6 +22,7 @@ from coevo.rewrite.expert import Expert, ReferenceExpert, Rewrite
 from coevo.rewrite.select import CHOSEN_BY, StudentLikelihood, choose, score_turn
 from coevo.rollout import AgentSource
 from coevo.store.episodes import EpisodeStore
+from coevo.store.threads import beside
 from coevo.tasks import load_family
 
 __all__ = ["RewriteStage", "RewriteWorker", "correction_key", "read_correction"]
@@ -84,21 +85,30 @@ class RewriteWorker:
         self._store = stage.store.open()
         self._episodes = EpisodeStore(self._store, stage.episodes_prefix)
         self._replayer = Replayer(self._agent, family, shared_pool())
+        self._unstored: dict[str, tuple[Correction, int]] = {}
         self._expert: Expert = ReferenceExpert(family, self._agent.bundle, self._agent.chat_format, shared_pool())
 
     async def run(self, item: str, attempt: int) -> Any:
         """Correct one localized episode id."""
-        key = correction_key(self._stage.prefix, item)
-        if self._store.head(key) is not None:
-            return Skipped(_note(read_correction(self._store, self._stage.prefix, item)))
-        localization = read_localization(self._store, self._stage.localize_prefix, item)
+        store, prefix, key = self._store, self._stage.prefix, correction_key(self._stage.prefix, item)
+        if await beside(store, store.head, key) is not None:
+            return Skipped(_note(await beside(store, read_correction, store, prefix, item)))
+        correction, tokens = self._unstored.pop(item, None) or await self._corrected(item)
+        try:
+            put = await beside(store, store.put_if_absent, key, correction.to_bytes())
+        except StoreOutage:
+            self._unstored[item] = correction, tokens
+            raise
+        if put is PutResult.CONFLICT:
+            correction = await beside(store, read_correction, store, prefix, item)
+        return _note(correction) | {"tokens": tokens}
+
+    async def _corrected(self, item: str) -> tuple[Correction, int]:
+        localization = await beside(self._store, read_localization, self._store, self._stage.localize_prefix, item)
         place = next((one for one in localization.candidates if one.turn == localization.turn), None)
         if place is None:
             raise StoreError("an unlocalized episode reached the rewrite stage", seen=item, fix="rewrite only localized episodes")
-        correction, tokens = await self.correct(self._episodes.get(item), place)
-        if self._store.put_if_absent(key, correction.to_bytes()) is PutResult.CONFLICT:
-            correction = read_correction(self._store, self._stage.prefix, item)
-        return _note(correction) | {"tokens": tokens}
+        return await self.correct(await beside(self._store, self._episodes.get, item), place)
 
     async def correct(self, episode: Episode, place: LocalizationCandidate) -> tuple[Correction, int]:
         """Ask for rewrites, verify each, choose. Also the tokens it took."""

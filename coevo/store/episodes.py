@@ -20,6 +20,7 @@ from coevo.records import Attempt, Episode, Status
 from coevo.store.artifacts import OutputRecord
 from coevo.store.keys import check_key, join
 from coevo.store.tables import decode_records, encode_records, table_of
+from coevo.store.threads import fetch_all
 
 __all__ = ["EpisodeStore", "read_episodes"]
 
@@ -70,7 +71,11 @@ class EpisodeStore:
 
     def get(self, id: str) -> Episode:
         """A committed episode. Raises `StoreError` when there is none."""
-        return Episode.from_bytes(zstandard.ZstdDecompressor().decompress(self.store.get(self.key(id))))
+        return _unpack(self.store.get(self.key(id)))
+
+    def get_all(self, ids: Sequence[str]) -> list[Episode]:
+        """Committed episodes in the order of the ids, of a remote store many at once. Raises `StoreError` for the first that is missing."""
+        return [_unpack(data) for data in fetch_all(self.store, [self.key(id) for id in ids])]
 
     def has(self, id: str) -> bool:
         """True when the id is committed."""
@@ -118,7 +123,7 @@ class EpisodeStore:
         Raises:
             StoreError: An id is not committed, or `key` holds something else.
         """
-        data = encode_records((self.get(id) for id in ids), table_of(Episode))
+        data = encode_records(self.get_all(ids), table_of(Episode))
         if self.store.put_if_absent(key, data) is PutResult.CONFLICT:
             raise StoreError("the compaction's key holds something else", seen=key, fix="compact to a key named after the ids")
         return OutputRecord(key=key, hash=content_hash(data), rows=len(ids))
@@ -140,3 +145,7 @@ def _check(episode: Episode) -> None:
 
 def _pack(episode: Episode) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL).compress(episode.to_bytes())
+
+
+def _unpack(data: bytes) -> Episode:
+    return Episode.from_bytes(zstandard.ZstdDecompressor().decompress(data))
