@@ -146,9 +146,7 @@ class RolloutWorker:
         started = time.monotonic()
         episode = await play(instance, family=self._family, agent=self._agent, sandboxes=shared_pool(), repeat=repeat)
         wall_s = round(time.monotonic() - started, 4)
-        return episode, Attempt(
-            id=spec.id, number=attempt, outcome=episode.status, error=episode.error, worker=self._worker, wall_s=wall_s
-        )
+        return episode, Attempt(id=spec.id, number=attempt, outcome=episode.status, error=episode.error, worker=self._worker, wall_s=wall_s)
 
     def _keep(self, episode: Episode, tried: Attempt) -> Episode:
         """Write the attempt and commit the episode; the one that stands."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from coevo.evaluate.stats import gain_over_best
 from coevo.errors import StoreOutage
+from coevo.evaluate.stats import gain_over_best
 from coevo.harness.sandbox import shared_pool
 from coevo.localize.evidence import Suspect, suspects
 from coevo.localize.replay import Branch, Continuations, Replayer, Variant
