@@ -24,6 +24,7 @@ __all__ = [
     "EvolveConfig",
     "ExpertConfig",
     "LocalizeConfig",
+    "RetentionConfig",
     "RewriteConfig",
     "RolloutConfig",
     "RunConfig",
@@ -102,6 +103,9 @@ class RolloutConfig(Config):
     """Deadline of a whole stage."""
     owed_share_max: float = Field(0.02, ge=0, le=1)
     """A stage with a larger share of owed episodes ends the job with exit code 3."""
+    outage_patience_s: float = Field(900.0, ge=0)
+    """Seconds of unbroken outage (engines, expert, store) that a stage waits out before the rest is owed; the driver waits as long for
+    the store."""
 
 
 class EvolveConfig(Config):
@@ -213,6 +217,17 @@ class BudgetConfig(Config):
     """Episodes played."""
 
 
+class RetentionConfig(Config):
+    """What `coevo gc` may remove; it removes nothing that a manifest, a pointer or a committed record needs."""
+
+    grace_hours: float = Field(24.0, ge=0)
+    """Leftovers go when nothing of their run was written for so long: shorter than a run pauses, and its scratch is lost."""
+    attempts_days: float | None = Field(None, ge=0)
+    """Attempts at committed episodes are kept for so long; null keeps them. The report counts what is there."""
+    keep_runs: int | None = Field(None, ge=1)
+    """Whole runs of the store that are kept, the last written ones and always this one; null keeps all."""
+
+
 class ClusterConfig(Config):
     """Where the run happens."""
 
@@ -253,6 +268,7 @@ class RunConfig(Config):
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     budget: BudgetConfig = BudgetConfig()
+    retention: RetentionConfig = RetentionConfig()
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
@@ -264,9 +280,9 @@ class RunConfig(Config):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """The part that decides results: without where it runs and where it is stored."""
+        """The part that decides results: without where it runs and where it is stored, and for how long."""
         dump = self.model_dump(mode="json")
-        for key in ("store", "cluster", "rollout"):
+        for key in ("store", "cluster", "rollout", "retention"):
             dump.pop(key)
         return dump
 

@@ -207,6 +207,14 @@ class MapReport:
         """The items without a record."""
         return tuple(outcome for outcome in self.outcomes if outcome.state is ItemState.OWED)
 
+    def owed_listing(self, *, shown: int = 8) -> str:
+        """What is owed, for people: counts, the first ids with their attempts, and how the last of them ended."""
+        owed = self.owed
+        ids = ", ".join(f"{one.item} ({one.attempts} attempts)" for one in owed[:shown])
+        more = f" and {len(owed) - shown} more" if len(owed) > shown else ""
+        lines = [line for line in owed[-1].error.splitlines() if line and not line[0].isspace()] if owed else []
+        return f"{len(owed)} of {len(self.outcomes)} owed: {ids}{more}" + (f"; last error: {lines[-1][:300]}" if lines else "")
+
 
 class Executor(Protocol):
     """Fan-out. No exception of an item leaves `map`; every given item appears exactly once in the report."""

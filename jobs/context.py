@@ -12,10 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cluster.stores import open_source
 from coevo import __version__
 from coevo.chat import Sampling
 from coevo.config import RunConfig
-from coevo.errors import PartialResultError
+from coevo.errors import PartialResultError, StoreOutage
 from coevo.formats import chat_format
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import content_hash
@@ -24,10 +25,10 @@ from coevo.models.reference import ReferenceSource
 from coevo.ports import BlobStore, Executor, ItemState, MapReport, ModelSource, Stage, StoreSource
 from coevo.records import Record
 from coevo.rollout import AgentSource
-from coevo.store import open_store
 from coevo.store.artifacts import StageKey, StageManifest, StageWriter, input_hash, read_manifest
 from coevo.store.episodes import EpisodeStore
 from coevo.store.ledger import Budget, Ledger, Spend
+from coevo.store.patient import PatientStore
 from coevo.store.run_directory import RunDirectory
 from coevo.tasks import load_family
 from coevo.tasks.family import Size, Style, TaskFamily
@@ -43,6 +44,7 @@ RESUMABLE = (
     "store",
     "cluster",
     "rollout",
+    "retention",
     "budget",
     "weak.engine",
     "weak.recording",
@@ -84,8 +86,9 @@ class RunContext:
         """
         load_family(config.family)
         chat_format(config.weak.chat_format)
-        source = open_store(str(Path(config.store).resolve()) if "://" not in config.store else config.store)
-        context = cls(config, source, source.open(), display)
+        source = open_source(config.store)
+        source.open().head(f"{config.name}/config.json")  # a store that can't be reached is told at once, not waited for
+        context = cls(config, source, PatientStore(source.open(), patience_s=config.rollout.outage_patience_s), display)
         context.base_harness, context.weak_model_id  # noqa: B018 - both refuse bad input before the name is claimed
         context.directory = RunDirectory.open(context.store, name=config.name, config=config.model_dump(mode="json"), ignore=RESUMABLE)
         with context.stack:
@@ -217,6 +220,8 @@ class RunContext:
             for outcome in report.outcomes:
                 note = outcome.note if isinstance(outcome.note, dict) else {}
                 paid.add(self._spend(int(note.get("continuations", outcome.state is not ItemState.OWED)), tokens=note.get("tokens")))
+            if report.owed:
+                self._stop_in_outage(stage.name, report)
         return report
 
     def _agent_of(self, stage: Stage) -> str:
@@ -232,7 +237,7 @@ class RunContext:
     def close_records(self, writer: StageWriter, report: MapReport, read: Callable[[str], Record], *, name: str) -> StageManifest:
         """Close a stage whose workers committed one record per item: owed items are listed, the records compacted into one output."""
         stage = writer.key.stage
-        self.check_owed(stage, len(report.owed), len(report.outcomes))
+        self.check_owed(stage, report)
         for outcome in report.owed:
             writer.owe(outcome.item, attempts=outcome.attempts)
         records = [read(outcome.item) for outcome in report.outcomes if outcome.state is not ItemState.OWED]
@@ -241,12 +246,20 @@ class RunContext:
         writer.spend(tokens=sum(outcome.note["tokens"] for outcome in report.outcomes if outcome.note and "tokens" in outcome.note))
         return writer.commit()
 
-    def check_owed(self, stage: str, owed: int, total: int) -> None:
+    def check_owed(self, stage: str, report: MapReport) -> None:
         """Raise `PartialResultError` (exit code 3) when more than the allowed share is owed."""
         allowed = self.config.rollout.owed_share_max
-        if owed > allowed * total:
+        if len(report.owed) > allowed * len(report.outcomes):
             raise PartialResultError(
                 f"{stage}: too many episodes are owed",
-                seen=f"{owed} of {total}, allowed {allowed:.1%}",
+                seen=f"{report.owed_listing()}; allowed {allowed:.1%}",
                 fix="run the same command again to play what is owed, or raise rollout.owed_share_max",
             )
+
+    def _stop_in_outage(self, stage: str, report: MapReport) -> None:
+        """Raise `StoreOutage` (exit code 3) with what is owed when that is because the store is out: then nothing can be settled either."""
+        try:
+            self.store_source.open().head(f"{self.run}/config.json")
+        except StoreOutage as outage:
+            seen = f"{report.owed_listing()}; {outage.seen}"
+            raise StoreOutage(f"{stage}: the store is out", seen=seen, fix="run the same command again when it answers") from outage

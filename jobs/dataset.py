@@ -56,8 +56,9 @@ def _arms(context: RunContext, bundle: HarnessBundle, rolled: StageManifest) -> 
     arms: dict[str, list[TrainingRow]] = {}
     if "correction" in config.dataset.arms:
         records = corrections(context)
-        episodes = {one.episode_id: context.episodes.get(one.episode_id) for one in records if one.verified}
-        successes = [context.episodes.get(id) for id in succeeded]
+        verified = [one.episode_id for one in records if one.verified]
+        episodes = dict(zip(verified, context.episodes.get_all(verified), strict=True))
+        successes = context.episodes.get_all(succeeded)
         arms["correction"] = correction_rows(
             records, episodes, successes, tokenizer=tokenizer, chat_format=syntax, config=config.dataset, seed=config.seed
         )
@@ -72,9 +73,9 @@ def _expert_episodes(context: RunContext, bundle: HarnessBundle) -> list[Episode
     items = rollout_items(context)[: context.config.dataset.rows // _TURNS_PER_EPISODE]
     agent = context.agent(context.expert_source(bundle), bundle)
     report = context.fan_out(RolloutStage(agent, context.store_source, context.run, "dataset/expert"), items, bulk=False)
-    context.check_owed("dataset/expert", len(report.owed), len(items))
+    context.check_owed("dataset/expert", report)
     owed = {outcome.item for outcome in report.owed}
-    return [context.episodes.get(agent.spec(item).id) for item in items if item not in owed]
+    return context.episodes.get_all([agent.spec(item).id for item in items if item not in owed])
 
 
 def dataset_facts(context: RunContext) -> dict[str, dict[str, object]]:

@@ -52,7 +52,7 @@ def measure_cells(context: RunContext, cells: Sequence[Cell], items: Sequence[st
     for cell in cells:
         stage = RolloutStage(cell.agent, context.store_source, context.run, f"{label} {cell.name}")
         report = context.fan_out(stage, items, bulk=True)
-        context.check_owed(f"{label} {cell.name}", len(report.owed), len(items))
+        context.check_owed(f"{label} {cell.name}", report)
         measured.append(measure(cell, items, context.episodes))
     return measured
 

@@ -44,7 +44,8 @@ class ClusterEvaluator:
         report = context.fan_out(stage, items, bulk=False)
         self.owed += len(report.owed)
         owed = {outcome.item for outcome in report.owed}
-        episodes = {item: context.episodes.get(agent.spec(item).id) for item in items if item not in owed}
+        done = [item for item in items if item not in owed]
+        episodes = dict(zip(done, context.episodes.get_all([agent.spec(item).id for item in done]), strict=True))
         self.played += len(items)
         self.tokens += sum(one.usage.prompt_tokens + one.usage.completion_tokens for one in episodes.values())
         return episodes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,6 +16,8 @@ from coevo.records import Attempt, Status
 from coevo.report.facts import AttemptFacts, DatasetFigures, ReportFacts
 from coevo.report.page import render
 from coevo.store.artifacts import StageManifest
+from coevo.store.threads import fetch_all
+from coevo.store.uri import object_uri
 from jobs.context import RunContext, StageResult
 from jobs.dataset import dataset_facts
 from jobs.evaluate import comparisons, grid
@@ -79,8 +80,8 @@ def _attempts(context: RunContext) -> AttemptFacts:
     """Tries per episode over all runs of the command."""
     tries: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
-    for info in context.store.list(f"{context.run}/attempts/"):
-        attempt = Attempt.from_bytes(context.store.get(info.key))
+    keys = [info.key for info in context.store.list(f"{context.run}/attempts/")]
+    for attempt in map(Attempt.from_bytes, fetch_all(context.store, keys)):
         tries[attempt.id] += 1
         outcomes[attempt.id] += attempt.outcome != Status.INFRA_ERROR
     return AttemptFacts(
@@ -101,10 +102,5 @@ def main(context: RunContext) -> StageResult:
     for name, data in (("report.html", html.encode()), ("report.json", twin_bytes)):
         if context.store.put_if_absent(f"{prefix}/{name}", data) is PutResult.CONFLICT:
             context.display.note(f"{prefix}/{name} exists with other bytes; kept")
-        lines.append(_place(context, f"{prefix}/{name}"))
+        lines.append(object_uri(context.store_source.uri, f"{prefix}/{name}"))
     return StageResult(STAGE, (f"report: {lines[0]}", f"numbers: {lines[1]}"))
-
-
-def _place(context: RunContext, key: str) -> str:
-    uri = context.store_source.uri
-    return str(Path(uri.removeprefix("file://")) / key) if uri.startswith("file://") else f"{uri}/{key}"

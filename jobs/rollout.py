@@ -28,14 +28,14 @@ def rollout_manifest(context: RunContext, bundle: HarnessBundle) -> StageManifes
     writer = context.writer(STAGE, inputs, context.sampling, expected=len(items))
     agent = context.agent(context.weak_source, bundle)
     report = context.fan_out(RolloutStage(agent, context.store_source, context.run, STAGE), items, bulk=True)
-    context.check_owed(STAGE, len(report.owed), len(items))
+    context.check_owed(STAGE, report)
     owed = {outcome.item: outcome.attempts for outcome in report.owed}
     ids = {item: agent.spec(item).id for item in items}
     for item, attempts in owed.items():
         writer.owe(ids[item], attempts=attempts)
     played = [ids[item] for item in items if item not in owed]
     writer.wrote(len(played))
-    episodes = [context.episodes.get(id) for id in played]
+    episodes = context.episodes.get_all(played)
     index = [{"id": one.id, "success": one.success, "status": str(one.status)} for one in episodes]
     writer.write_bytes("index.json", orjson.dumps(index))
     writer.spend(tokens=sum(one.usage.prompt_tokens + one.usage.completion_tokens for one in episodes))

@@ -22,12 +22,12 @@ from cluster.pool_model import PoolSource
 from cluster.publish import PoolPublisher
 from cluster.servers import ModelPool, PoolConfig
 from cluster.session import SessionConfig, open_session
+from cluster.stores import open_source
 from cluster.training import RayLoraTrainer
 from coevo.config import RunConfig
 from coevo.fanout import FanoutPolicy
 from coevo.models.recorded import RecordedPublisher, RecordedSource, RecordingPublisher, RecordingSource
-from coevo.ports import Executor, ModelSource, Publisher
-from coevo.store import LocalSource
+from coevo.ports import Executor, ModelSource, Publisher, StoreSource
 
 if TYPE_CHECKING:
     from jobs.context import RunContext
@@ -104,10 +104,10 @@ class Serving:
         return pool if folder is None else RecordingSource(pool, folder)
 
     @property
-    def _recording(self) -> LocalSource | None:
+    def _recording(self) -> StoreSource | None:
         """The folder to record to, or to answer from."""
         recording = self._context.config.weak.recording
-        return None if recording is None else LocalSource(str(Path(recording).resolve()))
+        return None if recording is None else open_source(recording)
 
     def model(self, path: str, model_id: str) -> PoolSource:
         """The pool, serving exactly this model."""
@@ -170,4 +170,5 @@ class Serving:
             tries=rollout.tries,
             item_deadline_s=rollout.episode_deadline_s,
             stage_deadline_s=rollout.stage_deadline_s,
+            breaker_patience_s=rollout.outage_patience_s,
         )

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from cluster.stores import open_source
 from coevo.config import RunConfig
 from coevo.ports import BlobStore
 from coevo.records import Status
-from coevo.store import open_store
 from coevo.store.artifacts import StageManifest
 from coevo.store.episodes import EpisodeStore
 from coevo.store.run_directory import config_differences
@@ -25,7 +25,7 @@ __all__ = ["Attempts", "RunStatus", "StageStatus", "read_status", "show_status"]
 ORDER = ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate", "report")
 NO_STAGES = {"episodes", "attempts", "scratch"}
 SHOWN_IDS = 5
-RESUMABLE = ("store", "cluster", "rollout")
+RESUMABLE = ("store", "cluster", "rollout", "retention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _attempts(episodes: EpisodeStore) -> Attempts:
 def show_status(config: RunConfig, display: Display) -> int:
     """Print the status of the run that `config` names; exit code 0."""
     absent = "://" not in config.store and not Path(config.store).is_dir()  # opening a local store would make its folder
-    status = read_status(open_store(config.store).open(), config.name) if not absent else None
+    status = read_status(open_source(config.store).open(), config.name) if not absent else None
     if status is None or status.config is None:
         display.result("status", (f"run {config.name!r}: nothing stored in {config.store} yet",))
         return 0

@@ -44,7 +44,8 @@ def measure(cell: Cell, items: Sequence[str], store: EpisodeStore) -> Measuremen
     """The measurement of a cell from what is committed; items without a committed episode are owed."""
     ids = {item: cell.agent.spec(item).id for item in items}
     committed = store.committed_ids()
-    episodes = {item: store.get(id) for item, id in ids.items() if id in committed}
+    done = {item: id for item, id in ids.items() if id in committed}
+    episodes = dict(zip(done, store.get_all(list(done.values())), strict=True))
     first, _ = parse_item(items[0])
     success: dict[str, list[int]] = {}
     for item, episode in episodes.items():

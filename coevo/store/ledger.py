@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from coevo.errors import BudgetExceeded, ConfigError, StoreError
+from coevo.errors import BudgetExceeded, ConfigError, StoreError, StoreOutage
 from coevo.identity import content_hash
 from coevo.ports import BlobStore, PutResult
 from coevo.records import Record
@@ -235,14 +235,18 @@ class Ledger:
     def reservation(self, name: str, *, estimate: Spend) -> Iterator[Reservation]:
         """Reserve, run the block, settle with what the block added. A failing block settles what it paid too (H2).
 
-        A process kill settles nothing: the reservation then stays held in full and the next run adopts it, so the block must add what its
-        results in the store cost, the ones of the killed run included.
+        A process kill and a store that is out settle nothing: the reservation then stays held in full and the next run adopts it, so the
+        block must add what its results in the store cost, the ones of the killed run included.
         """
         reservation = self.reserve(name, estimate=estimate)
         try:
             yield reservation
-        finally:
+        except StoreOutage:
+            raise
+        except BaseException:
             self.settle(reservation, reservation.paid)
+            raise
+        self.settle(reservation, reservation.paid)
 
     def _key(self, entry: LedgerEntry) -> str:
         return join(self._prefix, f"{content_hash(entry.name.encode())[:32]}.{entry.kind}.json")
