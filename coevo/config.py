@@ -5,6 +5,7 @@ Everything here is plain data: no path is opened and no package imported, so a c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -24,11 +25,14 @@ __all__ = [
     "EvolveConfig",
     "ExpertConfig",
     "LocalizeConfig",
+    "PlacementConfig",
+    "PoolsConfig",
     "RetentionConfig",
     "RewriteConfig",
     "RolloutConfig",
     "RunConfig",
     "SamplingConfig",
+    "SpotConfig",
     "TrainConfig",
     "WeakConfig",
     "load_config",
@@ -80,12 +84,54 @@ class WeakConfig(Config):
 
 
 class ExpertConfig(Config):
-    """Who rewrites failing turns and plays the imitation arm."""
+    """Who rewrites failing turns and plays the imitation arm.
 
-    kind: Literal["reference"] = "reference"
-    """`reference`: the family's own state-conditional policy."""
+    `kind: openai` takes any OpenAI-compatible endpoint, a vLLM server of one's own included. The key is named, never given: it comes from
+    the environment or a mounted file of each process that asks.
+    """
+
+    kind: Literal["reference", "openai", "recorded"] = "reference"
+    """`reference`: the family's own state-conditional policy. `openai`: an LLM behind an endpoint. `recorded`: the answers in
+    `recording`, from nowhere else."""
     style: Literal["plan_first", "reactive"] = "plan_first"
     """How the reference orders its work when it plays whole episodes."""
+    base_url: str | None = None
+    """Endpoint, up to and including `/v1`."""
+    model: str | None = None
+    """The model's name at the endpoint."""
+    api_key_env: str | None = Field("OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Environment variable that holds the key; null for endpoints without keys."""
+    api_key_file: str | None = None
+    """File that holds the key (a secret mount), instead of `api_key_env`."""
+    temperature: float = Field(0.7, ge=0)
+    """Of rewrites and of played turns; 0 gives one candidate per turn, whatever `rewrite.candidates` says."""
+    max_tokens: int = Field(1024, gt=0)
+    """Longest answer; reasoning models need room for what they do not show."""
+    requests_per_minute: float | None = Field(None, gt=0)
+    """Limit of the endpoint, shared among the rollout workers; null is unlimited."""
+    tokens_per_minute: float | None = Field(None, gt=0)
+    """The same for prompt and completion tokens together."""
+    timeout_s: float = Field(120.0, gt=0)
+    """Deadline of one HTTP call."""
+    retries: int = Field(4, ge=0)
+    """Retries of one call on 408, 409, 429, 5xx and lost connections; `Retry-After` is honoured."""
+    price: str | None = None
+    """Name in the price sheet; null looks for `model`. Without a price dollars are unknown, and a budget in dollars is refused."""
+    recording: str | None = None
+    """Folder of a recording: `kind: openai` adds its answers to it, `kind: recorded` answers from it alone. Null records in the run's own
+    store, so that no answer is paid for twice."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        wanted = {"openai": ("base_url", "model"), "recorded": ("model", "recording")}.get(self.kind, ())
+        missing = [name for name in wanted if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"kind={self.kind} needs {' and '.join(missing)}")
+        if self.base_url is not None and not self.base_url.startswith(("http://", "https://")):
+            raise ValueError("base_url starts with http:// or https://")
+        if self.base_url is not None and "@" in self.base_url.partition("://")[2].partition("/")[0]:
+            raise ValueError("base_url holds a password; name the key in api_key_env or api_key_file instead")
+        return self
 
 
 class RolloutConfig(Config):
@@ -217,6 +263,54 @@ class BudgetConfig(Config):
     """Episodes played."""
 
 
+class PlacementConfig(Config):
+    """What one process of a kind asks of its node, in Ray's terms."""
+
+    num_cpus: float | None = Field(None, ge=0)
+    """Logical CPUs; null takes the kind's own default (engine 1, rollout worker 0.5, training worker 1)."""
+    num_gpus: float = Field(0.0, ge=0)
+    """GPUs."""
+    memory_gib: float = Field(0.0, ge=0)
+    """Memory reserved, GiB; 0 reserves none."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Custom resources that the node must offer, such as a pool's label: `{coevo-pool-weak: 0.01}`."""
+    spread: bool | None = None
+    """One process per node as far as there are nodes, or packed; null spreads engines and rollout workers and packs training workers."""
+    instance_type: str | None = None
+    """Instance type of the nodes in the price sheet; null: these processes have no known price."""
+    market: Literal["on_demand", "spot"] = "on_demand"
+    """Market in which the nodes are bought, for their price."""
+    tokens_per_s: float | None = Field(None, gt=0)
+    """Prompt and completion tokens (training: row tokens) per second of one process, measured or assumed; null: hours and dollars are not
+    estimated, and a budget in dollars is refused."""
+    startup_s: float = Field(300.0, ge=0)
+    """Seconds from asking for one until it works, node and image included: how early `pool_policy: phased` asks."""
+
+
+class PoolsConfig(Config):
+    """Where each kind of process runs."""
+
+    weak: PlacementConfig = PlacementConfig()
+    """Engines of the weak model."""
+    rollout: PlacementConfig = PlacementConfig()
+    """Workers of both executors."""
+    train: PlacementConfig = PlacementConfig()
+    """Training workers."""
+
+
+class SpotConfig(Config):
+    """How nodes learn that the cloud takes them back."""
+
+    notice: Literal["none", "aws", "kubernetes", "file"] = "none"
+    """`aws`: instance metadata; `kubernetes`: taints of the pod's node; `file`: a file per node in `folder`, for drills."""
+    folder: str | None = None
+    """Folder of `notice: file`: `<node id>.json` in it is that node's notice."""
+    period_s: float = Field(5.0, gt=0)
+    """Seconds between two looks; AWS warns two minutes ahead."""
+    on_rebalance: bool = False
+    """Also drain on AWS's rebalance recommendation, which comes earlier and is often not followed by a loss."""
+
+
 class RetentionConfig(Config):
     """What `coevo gc` may remove; it removes nothing that a manifest, a pointer or a committed record needs."""
 
@@ -232,9 +326,17 @@ class ClusterConfig(Config):
     """Where the run happens."""
 
     address: str | None = None
-    """Ray address; null starts a local cluster."""
+    """Ray address; null starts a local cluster, `env` is the cluster of the submitted job."""
     cpus: int = Field(8, ge=4)
     """Logical CPUs of a local cluster: they ration placement, not cores (fewer than 4 stall Ray Data and Ray Train)."""
+    pools: PoolsConfig = PoolsConfig()
+    """Where each kind of process runs."""
+    spot: SpotConfig = SpotConfig()
+    """Notice of nodes that will be taken back."""
+    min_train_workers: int | None = Field(None, ge=1)
+    """Fewest training workers to go on with when nodes are lost; null waits for all of `train.workers`."""
+    pool_policy: Literal["static", "phased"] = "static"
+    """`phased`: engines go to zero in phases of `coevo run` that do not use them and are started ahead of the next phase that does."""
     release_engines: bool = False
     """Stop the engines before training: for machines where both do not fit (one GPU, little memory)."""
     bulk: Literal["actors", "ray_data"] = "ray_data"
@@ -270,11 +372,19 @@ class RunConfig(Config):
     budget: BudgetConfig = BudgetConfig()
     retention: RetentionConfig = RetentionConfig()
     cluster: ClusterConfig = ClusterConfig()
+    prices: str | None = None
+    """Price sheet (YAML); null takes the shipped one. Not part of the run's identity."""
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:
         if self.train.global_batch % self.train.workers:
             raise ValueError(f"train.global_batch={self.train.global_batch} is not a multiple of train.workers={self.train.workers}")
+        if self.cluster.spot.notice == "file" and self.cluster.spot.folder is None:
+            raise ValueError("cluster.spot.notice=file needs cluster.spot.folder, where the notices lie")
+        least = self.cluster.min_train_workers
+        sizes = range(least, self.train.workers + 1) if least is not None else range(1, 2)
+        if not sizes or any(self.train.global_batch % size for size in sizes):
+            raise ValueError(f"cluster.min_train_workers={least}: every size up to train.workers must divide train.global_batch")
         if self.weak.engine == "recorded" and self.weak.recording is None:
             raise ValueError("weak.engine=recorded needs weak.recording, the folder to answer from")
         return self
@@ -282,7 +392,7 @@ class RunConfig(Config):
     def identity(self) -> dict[str, Any]:
         """The part that decides results: without where it runs and where it is stored, and for how long."""
         dump = self.model_dump(mode="json")
-        for key in ("store", "cluster", "rollout", "retention"):
+        for key in ("store", "cluster", "rollout", "prices", "retention"):
             dump.pop(key)
         return dump
 
@@ -327,8 +437,15 @@ def _explain(error: ValidationError) -> str:
             known = _known_keys(problem["loc"][:-1])
             lines.append(f"{path}: unknown key; {nearest(str(problem['loc'][-1]), known)}")
         else:
-            lines.append(f"{path or 'config'}: {problem['msg']}, got {problem.get('input')!r}"[:300])
+            lines.append(f"{path or 'config'}: {problem['msg']}{_got(path, problem.get('input'))}"[:300])
     return "\n    ".join(lines)
+
+
+def _got(path: str, value: Any) -> str:
+    """The refused value; a key pasted where its variable's name belongs, or a password in a URL, is not repeated (I11)."""
+    if path.endswith("api_key_env"):
+        return ", and what was given is not shown, because it may be a key; name the variable that holds it"
+    return re.sub(r"://[^/@\s'\"]+@", "://***@", f", got {value!r}")
 
 
 def _known_keys(location: Sequence[Any]) -> list[str]:

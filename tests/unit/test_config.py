@@ -152,7 +152,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [{"store": "s3://elsewhere"}, {"cluster": {"cpus": 64, "address": "auto"}}, {"rollout": {"concurrency": 3, "workers": 4, "tries": 1}}],
+    [
+        {"store": "s3://elsewhere"},
+        {"prices": "mine.yaml"},
+        {"cluster": {"cpus": 64, "address": "auto"}},
+        {"rollout": {"concurrency": 3, "workers": 4, "tries": 1}},
+    ],
 )
 def test_where_it_runs_is_no_part_of_the_identity(data: dict[str, Any]) -> None:
     """Promise 4 (I4)."""
