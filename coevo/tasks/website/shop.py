@@ -1,0 +1,320 @@
+"""The shop itself: its records, shelf and staff as plain data, and the one implementation of every tool.
+
+`Shop.perform` serves the in-process world directly and the HTTP application behind its routes. The records never change; what happened to
+them is kept as changes, record id -> changed fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from random import Random
+from typing import Any
+
+from coevo.chat import ToolSpec
+from coevo.errors import ConfigError, ToolError, nearest
+from coevo.identity import derive_seed
+from coevo.tasks.contacts import Contact, Contacts
+from coevo.tasks.deskwork import Action, Brief, Desk, Ids, Record, answers_for, draw_brief
+from coevo.tasks.deskwork_papers import draw_codes, papers
+from coevo.tasks.family import Size, TaskInstance
+from coevo.tasks.library import Document, Library
+from coevo.tasks.paging import page_of
+from coevo.tasks.payroll.arithmetic import Rounding, evaluate, plain_number, round_to
+from coevo.tasks.website.catalogue import ACTIONS, DESKS, TEMPLATES
+from coevo.tasks.website.sales import TODAY
+from coevo.tasks.world import MAX_INTEGER
+
+__all__ = ["KINDS", "TOOLS", "Shop", "ShopData", "draw_shop"]
+
+_Changes = dict[str, dict[str, Any]]
+KINDS = ("returns", "orders", "customers", "products", "coupons", "reviews", "pages")
+"""Collections of records."""
+
+PAGE_SIZE = 6
+"""Records per page of a list."""
+
+_SUMMARY = ("status", "category", "campaign", "title", "stars", "name")
+_ASIDE: Mapping[str, Callable[[Random, Mapping[str, Any]], dict[str, Any]]] = {
+    "returns": lambda random, body: {"status": random.choice(("refunded", "rejected"))},
+    "orders": lambda random, body: {"status": random.choice(("released", "delivered", "cancelled"))},
+    "prices": lambda random, body: {"category": random.choice(("vases", "frames", "hooks", "trays")), "name": "discontinued line"},
+    "coupons": lambda random, body: {"campaign": random.choice(("evergreen", "loyalty", "press"))},
+    "reviews": lambda random, body: {"status": random.choice(("published", "hidden"))},
+    "pages": lambda random, body: {"status": random.choice(("draft", "archived"))},
+}
+"""What takes a record out of a desk's queue."""
+
+_STAFF = (
+    ("returns", "returns hall"),
+    ("care", "customer care"),
+    ("accounts", "accounts"),
+    ("photo studio", "photo studio"),
+    ("purchasing", "purchasing"),
+    ("front desk", "front desk"),
+)
+_PEOPLE = ("Ines", "Jorma", "Katya", "Luis", "Maren", "Nils", "Oona", "Pavel", "Quirin", "Rosa")
+
+
+def _tool(name: str, description: str, optional: tuple[str, ...] = (), **properties: dict[str, Any]) -> ToolSpec:
+    required = [one for one in properties if one not in optional]
+    return ToolSpec(name, description, {"type": "object", "properties": properties, "required": required, "additionalProperties": False})
+
+
+def _string(description: str) -> dict[str, Any]:
+    return {"type": "string", "description": description}
+
+
+_PAGE = {"type": "integer", "minimum": 1, "description": "page number, from 1"}
+_CODE = _string("reason code from the list of codes")
+_FIELDS: Mapping[str, dict[str, Any]] = {
+    "amount": {"type": "number", "description": "sum to refund"},
+    "price": {"type": "number", "description": "new price"},
+    "code": _CODE,
+    "carrier": _string("name of the carrier"),
+    "percent": {"type": "integer", "description": "new discount in percent"},
+    "uses": {"type": "integer", "description": "new number of uses"},
+    "section": {"type": "integer", "minimum": 1, "maximum": 3, "description": "number of the section"},
+    "old": _string("what stands there now"),
+    "new": _string("what takes its place"),
+}
+_ABOUT = {
+    "refund_return": "Refund a return request. Can't be undone.",
+    "reject_return": "Reject a return request. Can't be undone.",
+    "escalate_return": "Pass a return request on to the manager. Can't be undone.",
+    "release_order": "Release a waiting order to a carrier. Can't be undone.",
+    "hold_order": "Hold a waiting order. Can't be undone.",
+    "cancel_order": "Cancel a waiting order. Can't be undone.",
+    "set_price": "Set the price of a product.",
+    "flag_product": "Flag a product for purchasing. Can't be undone.",
+    "update_coupon": "Change the discount or the uses of a coupon.",
+    "archive_coupon": "Archive a coupon. Can't be undone.",
+    "publish_review": "Publish a review. Can't be undone.",
+    "hide_review": "Hide a review. Can't be undone.",
+    "forward_review": "Forward a review to customer care. Can't be undone.",
+    "edit_page": "Replace words in one section of a page.",
+    "flag_page": "Flag a page for its owner. Can't be undone.",
+}
+
+
+def _action_tool(action: Action) -> ToolSpec:
+    optional = action.fields if action.tool == "update_coupon" else ()
+    fields = {name: _FIELDS[name] for name in action.fields}
+    return _tool(action.tool, _ABOUT[action.tool], optional, **{action.key: _string(f"{action.key} id")}, **fields)
+
+
+TOOLS = (
+    _tool(
+        "list_records",
+        "Records of one kind, one page at a time; status and query narrow the list.",
+        ("status", "query", "page"),
+        kind={"type": "string", "enum": list(KINDS), "description": "what to list"},
+        status=_string("only records with this status"),
+        query=_string("only records whose line in the list has this word"),
+        page=_PAGE,
+    ),
+    _tool("get_record", "All fields of one record.", kind={"type": "string", "enum": list(KINDS)}, record=_string("record id")),
+    _tool("search_documents", "Find documents of the company by words.", ("page",), query=_string("words to look for"), page=_PAGE),
+    _tool("read_document", "Text of one document; long ones come in parts.", ("part",), document=_string("document id"), part=_PAGE),
+    _tool("find_contacts", "Find colleagues by name or role.", ("page",), query=_string("words to look for"), page=_PAGE),
+    _tool(
+        "ask_contact",
+        "Write to a colleague and read the reply.",
+        contact=_string("contact id"),
+        message=_string("what to ask; name the ids"),
+    ),
+    _tool(
+        "calculate",
+        "Exact arithmetic with + - * / and parentheses; the results can be rounded to a multiple.",
+        ("round_to", "mode"),
+        expressions={"type": "array", "items": {"type": "string"}, "description": "up to 5 expressions"},
+        round_to={"type": "number", "description": "round to a multiple of this"},
+        mode={"type": "string", "enum": [str(mode) for mode in Rounding], "description": "how to round; half_up if not given"},
+    ),
+    *(_action_tool(action) for action in ACTIONS.values()),
+    _tool("finish", "End the work when everything is settled."),
+)
+"""The family tools of the sizes standard and long, in the order in which harnesses show them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShopData:
+    """What never changes in one instance: plain data.
+
+    Attributes:
+        briefs: The queues that the task is about.
+        records: All records, cases included, in list order.
+        shelf: All documents.
+        staff: All colleagues.
+        roles: Role of an `Ask` -> id of the colleague who knows.
+        part_chars: Where long documents are cut; None: nowhere.
+    """
+
+    briefs: tuple[Brief, ...]
+    records: tuple[Record, ...]
+    shelf: tuple[Document, ...]
+    staff: tuple[Contact, ...]
+    roles: dict[str, str]
+    part_chars: int | None
+
+    def desks(self) -> Iterator[tuple[Desk, Brief]]:
+        """The queues with their rules."""
+        return ((DESKS[brief.desk], brief) for brief in self.briefs)
+
+
+class Shop:
+    """The application: every tool but `finish`. Without state of its own: what changed is passed in, and changed in place."""
+
+    def __init__(self, data: ShopData) -> None:
+        self.data = data
+        self.library = Library(data.shelf, part_chars=data.part_chars)
+        self.contacts = Contacts(data.staff, size=5)
+        self._records = {one.id: one for one in data.records}
+        self._lists: dict[str, Callable[..., dict[str, Any]]] = {"list_records": self._list_records, "get_record": self._get_record}
+        self._reads: dict[str, Callable[..., dict[str, Any]]] = {
+            "search_documents": self._search_documents,
+            "read_document": self._read_document,
+            "find_contacts": self.contacts.find,
+            "ask_contact": self.contacts.write,
+            "calculate": self._calculate,
+        }
+
+    def perform(self, tool: str, arguments: Mapping[str, Any], changes: _Changes) -> dict[str, Any]:
+        """One tool on checked arguments. Raises `ToolError` before it changes anything."""
+        if tool in ACTIONS:
+            return self._change(ACTIONS[tool], arguments, changes)
+        if tool in self._lists:
+            return self._lists[tool](changes, **arguments)
+        return self._reads[tool](**arguments)
+
+    def listed(self, changes: _Changes, kind: str, status: str = "", query: str = "") -> list[dict[str, Any]]:
+        """The lines of a list, before paging."""
+        lines = [_line(one, changes) for one in self.data.records if one.kind == kind]
+        words = query.casefold().split()
+        kept = [line for line in lines if not status or str(line.get("status")) == status]
+        return [line for line in kept if all(_has(line, word) for word in words)]
+
+    def _list_records(self, changes: _Changes, kind: str, status: str = "", query: str = "", page: int = 1) -> dict[str, Any]:
+        shown = page_of(self.listed(changes, kind, status, query), page, size=PAGE_SIZE)
+        return {"records": list(shown.items), "page": shown.number, "pages": shown.count}
+
+    def _get_record(self, changes: _Changes, kind: str, record: str) -> dict[str, Any]:
+        return {"kind": kind, **_body(self._find(kind, record), changes)}
+
+    def _search_documents(self, query: str, page: int = 1) -> dict[str, Any]:
+        if self.data.part_chars is None and page > 1:
+            raise ToolError(f"there is no page {page}, the last is 1")
+        return self.library.search(query, page=page)
+
+    def _read_document(self, document: str, part: int = 1) -> dict[str, Any]:
+        if self.data.part_chars is None and part > 1:
+            raise ToolError(f"there is no part {part}, the last is 1")
+        return self.library.read(document, part=part)
+
+    def _calculate(self, expressions: list[str], round_to: float | None = None, mode: str = "half_up") -> dict[str, Any]:
+        if not 1 <= len(expressions) <= 5:
+            raise ToolError("bad arguments: expressions takes 1 to 5 entries")
+        if round_to is not None and not 0.001 <= round_to <= 1000:
+            raise ToolError("bad arguments: round_to must lie between 0.001 and 1000")
+        return {"values": [calculated(one, round_to, Rounding(mode)) for one in expressions]}
+
+    def _change(self, action: Action, arguments: Mapping[str, Any], changes: _Changes) -> dict[str, Any]:
+        record = self._find(action.kind, arguments[action.key])
+        changed = {**changes.get(record.id, {}), **action.changes(_body(record, changes), arguments)}
+        kept = {name: value for name, value in changed.items() if record.body.get(name) != value}
+        changes.pop(record.id, None)
+        if kept:
+            changes[record.id] = kept
+        return {"ok": True, "record": record.id}
+
+    def _find(self, kind: str, record: str) -> Record:
+        one = self._records.get(record)
+        if one is None or one.kind != kind:
+            raise ToolError(f"unknown record of kind {kind}; list_records gives ids")
+        return one
+
+
+def _body(record: Record, changes: _Changes) -> dict[str, Any]:
+    return {**record.body, **changes.get(record.id, {})}
+
+
+def _line(record: Record, changes: _Changes) -> dict[str, Any]:
+    body = _body(record, changes)
+    return {"id": record.id, **{name: body[name] for name in _SUMMARY if name in body}}
+
+
+def _has(line: Mapping[str, Any], word: str) -> bool:
+    return any(word in str(value).casefold().split() for value in line.values())
+
+
+def calculated(expression: str, step: float | None, mode: Rounding) -> int | float:
+    """The value of an expression. Raises `ToolError` for anything that is no arithmetic."""
+    try:
+        value = evaluate(expression)
+    except ValueError as error:
+        raise ToolError(f"bad arguments: {error}") from None
+    value = value if step is None else round_to(value, Fraction(str(step)), mode)
+    if abs(value) > MAX_INTEGER:
+        raise ToolError("bad arguments: a value is too large")
+    return plain_number(value)
+
+
+def draw_shop(instance: TaskInstance) -> tuple[str, ShopData]:
+    """Instruction and data of one instance. Raises `ConfigError` for an unknown template."""
+    template = TEMPLATES.get(instance.template)
+    if template is None:
+        raise ConfigError("unknown website template", seen=instance.template, fix=nearest(instance.template, TEMPLATES))
+    random = Random(derive_seed(instance.family, instance.size, instance.template, instance.stream, instance.seed))
+    long, ids = instance.size is Size.LONG, Ids(random)
+    codes = draw_codes(random, 40)
+    briefs = []
+    for place, part in enumerate(template.parts):
+        desk = DESKS[part.desk]
+        drawn = draw_brief(random, desk, part.atoms, count=random.randint(*part.count), ids=ids, codes=codes[place * 12 : place * 12 + 12])
+        briefs.append(drawn)
+    pairs = [(DESKS[brief.desk], brief) for brief in briefs]
+    staff, roles = _staff(random, pairs)
+    records = _records(random, briefs, ids, per_desk=90 if long else 5)
+    place_of = {one.id: place for place, one in enumerate(records)}
+    data = ShopData(
+        briefs=tuple(replace(one, cases=tuple(sorted(one.cases, key=lambda case: place_of[case.id]))) for one in briefs),
+        records=records,
+        shelf=papers(random, pairs, company="shop", drafts=template.drafts, extra=24 if long else 5, wrapped=long),
+        staff=staff,
+        roles=roles,
+        part_chars=1500 if long else None,
+    )
+    terms = {name: value for brief in briefs for name, value in brief.terms.items() if name in ("category", "campaign")}
+    today = f"Today is {TODAY.day} November {TODAY.year}."
+    return f"{template.wording.format(**terms)} {today}", data
+
+
+def _records(random: Random, briefs: list[Brief], ids: Ids, *, per_desk: int) -> tuple[Record, ...]:
+    """The cases with all that belongs to them, between records of all desks that stand in no queue."""
+    records = [record for brief in briefs for case in brief.cases for record in case.records]
+    for desk in DESKS.values():
+        terms = {**desk.terms(random), "codes": {}}
+        for _ in range(per_desk):
+            facts = {**desk.facts(random, terms), "id": ids.take(desk.prefix)}
+            own, *linked = desk.records(random, facts, ids)
+            aside = Record(own.kind, own.id, {**own.body, **_ASIDE[desk.name](random, own.body)})
+            records += [aside, *linked]
+    random.shuffle(records)
+    return tuple(records)
+
+
+def _staff(random: Random, pairs: list[tuple[Desk, Brief]]) -> tuple[tuple[Contact, ...], dict[str, str]]:
+    """Everybody in the directory. A deputy knows nothing and names the one who does."""
+    numbers = random.sample(range(10, 100), len(_STAFF) + 1)
+    names = random.sample(_PEOPLE, len(_STAFF) + 1)
+    staff, roles = [], {}
+    for number, name, (role, title) in zip(numbers, names, _STAFF, strict=False):
+        answers = tuple(answer for desk, brief in pairs for answer in answers_for(desk, brief, role))
+        staff.append(Contact(f"H{number}", name, title, answers, "I have nothing on that. Which id do you mean?"))
+        roles[role] = staff[-1].id
+    knowing = random.choice(staff[:2])
+    otherwise = f"I only stand in for holidays. Ask {knowing.name}, contact {knowing.id}."
+    staff.append(Contact(f"H{numbers[-1]}", names[-1], f"{knowing.role} (deputy)", (), otherwise))
+    random.shuffle(staff)
+    return tuple(staff), roles
