@@ -132,7 +132,8 @@ class RolloutWorker:
         if await beside(store, self._episodes.has, spec.id):
             self._unstored.pop(spec.id, None)
             return Skipped(_note(await beside(store, self._episodes.get, spec.id)))
-        episode, tried = self._unstored.pop(spec.id, None) or await self._play(spec, item, attempt)
+        kept = self._unstored.pop(spec.id, None)
+        episode, tried = kept or await self._play(spec, item, attempt)
         try:
             episode = await beside(store, self._keep, episode, tried)
         except StoreOutage:

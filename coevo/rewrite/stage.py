@@ -93,7 +93,8 @@ class RewriteWorker:
         store, prefix, key = self._store, self._stage.prefix, correction_key(self._stage.prefix, item)
         if await beside(store, store.head, key) is not None:
             return Skipped(_note(await beside(store, read_correction, store, prefix, item)))
-        correction, tokens = self._unstored.pop(item, None) or await self._corrected(item)
+        kept = self._unstored.pop(item, None)
+        correction, tokens = kept or await self._corrected(item)
         try:
             put = await beside(store, store.put_if_absent, key, correction.to_bytes())
         except StoreOutage:
