@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coevo.chat import Sampling
+from coevo.chat import Sampling, Usage
 from coevo.episode import Agent, play
 from coevo.errors import ConfigError, InfraError, StoreOutage
 from coevo.formats import chat_format
@@ -22,6 +22,7 @@ from coevo.harness.sandbox import shared_pool
 from coevo.models.tokenizer import FolderTokenizer
 from coevo.ports import ModelSource, Skipped, StoreSource
 from coevo.records import Attempt, Episode, EpisodeSpec, Status
+from coevo.rewrite.spend import PaidSource, expert_note
 from coevo.store.episodes import EpisodeStore
 from coevo.store.threads import beside
 from coevo.tasks import load_family
@@ -131,7 +132,7 @@ class RolloutWorker:
         spec, store = self._stage.agent.spec(item), self._episodes.store
         if await beside(store, self._episodes.has, spec.id):
             self._unstored.pop(spec.id, None)
-            return Skipped(_note(await beside(store, self._episodes.get, spec.id)))
+            return Skipped(self._note(await beside(store, self._episodes.get, spec.id)))
         kept = self._unstored.pop(spec.id, None)
         episode, tried = kept or await self._play(spec, item, attempt)
         try:
@@ -140,7 +141,7 @@ class RolloutWorker:
             if episode.status is not Status.INFRA_ERROR:
                 self._unstored[spec.id] = episode, tried
             raise
-        return _note(episode)
+        return self._note(episode)
 
     async def _play(self, spec: EpisodeSpec, item: str, attempt: int) -> tuple[Episode, Attempt]:
         instance, repeat = parse_item(item)
@@ -158,17 +159,21 @@ class RolloutWorker:
             )
         return self._episodes.commit_first(episode)
 
+    def _note(self, episode: Episode) -> dict[str, Any]:
+        """The index row; with what a bought model's turns cost."""
+        usage, source = episode.usage, self._stage.agent.model
+        note: dict[str, Any] = {
+            "id": episode.id,
+            "success": episode.success,
+            "status": str(episode.status),
+            "turns": len(episode.turns),
+            "tokens": usage.prompt_tokens + usage.completion_tokens,
+        }
+        if isinstance(source, PaidSource):
+            used = Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+            note["expert"] = expert_note(source.bill(used, len(episode.turns)))
+        return note
+
     async def aclose(self) -> None:
         """Close the model client."""
         await self._agent.model.aclose()
-
-
-def _note(episode: Episode) -> dict[str, Any]:
-    usage = episode.usage
-    return {
-        "id": episode.id,
-        "success": episode.success,
-        "status": str(episode.status),
-        "turns": len(episode.turns),
-        "tokens": usage.prompt_tokens + usage.completion_tokens,
-    }

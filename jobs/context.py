@@ -24,6 +24,9 @@ from coevo.mini.model import folder_model_id, mini_path
 from coevo.models.reference import ReferenceSource
 from coevo.ports import BlobStore, Executor, ItemState, MapReport, ModelSource, Stage, StoreSource
 from coevo.records import Record
+from coevo.rewrite.expert import ExpertSource
+from coevo.rewrite.llm import ExpertPlayerSource, LLMRecipe
+from coevo.rewrite.spend import PaidSource, noted_spend, still_due
 from coevo.rollout import AgentSource
 from coevo.store.artifacts import StageKey, StageManifest, StageWriter, input_hash, read_manifest
 from coevo.store.episodes import EpisodeStore
@@ -33,6 +36,7 @@ from coevo.store.run_directory import RunDirectory
 from coevo.tasks import load_family
 from coevo.tasks.family import Size, Style, TaskFamily
 from jobs.display import Display
+from jobs.expert import call_estimate, check_prices, expert_identity, expert_recipe, probe_endpoint, rewriter
 from jobs.plan import EPISODES
 
 if TYPE_CHECKING:
@@ -51,6 +55,15 @@ RESUMABLE = (
     "weak.replicas",
     "weak.max_num_seqs",
     "weak.kv_cache_mib",
+    "expert.base_url",
+    "expert.api_key_env",
+    "expert.api_key_file",
+    "expert.requests_per_minute",
+    "expert.tokens_per_minute",
+    "expert.timeout_s",
+    "expert.retries",
+    "expert.price",
+    "expert.recording",
 )
 """What may differ when a run is resumed: where, how fast and how far, not what."""
 
@@ -83,6 +96,8 @@ class RunContext:
 
         Raises:
             ConfigError: Unknown family, format or harness, or the name belongs to another configuration; nothing is written then.
+            PrerequisiteError: The expert's endpoint can't be used; nothing is written then. A run that is resumed asks only when it has
+                work to do.
         """
         load_family(config.family)
         chat_format(config.weak.chat_format)
@@ -90,7 +105,10 @@ class RunContext:
         source.open().head(f"{config.name}/config.json")  # a store that can't be reached is told at once, not waited for
         context = cls(config, source, PatientStore(source.open(), patience_s=config.rollout.outage_patience_s), display)
         context.base_harness, context.weak_model_id  # noqa: B018 - both refuse bad input before the name is claimed
+        check_prices(config)
+        probed = probe_endpoint(config) if context.store.head(f"{config.name}/config.json") is None else None
         context.directory = RunDirectory.open(context.store, name=config.name, config=config.model_dump(mode="json"), ignore=RESUMABLE)
+        context._pay_probe(probed)
         with context.stack:
             yield context
 
@@ -146,6 +164,8 @@ class RunContext:
         """Cluster, pools and executors, started now."""
         from jobs.serving import Serving
 
+        if self.directory is not None and not self.directory.fresh:
+            self._pay_probe(probe_endpoint(self.config))
         return self.stack.enter_context(Serving.open(self))
 
     @property
@@ -158,9 +178,27 @@ class RunContext:
         weak = self.config.weak
         return AgentSource(self.config.family, model, bundle, weak.chat_format, self.weak_path, weak.max_model_len, self.sampling)
 
+    @cached_property
+    def recipe(self) -> LLMRecipe | None:
+        """The LLM that is the expert; None for the reference policy."""
+        return expert_recipe(self.config, self.store_source)
+
+    @property
+    def rewriter(self) -> ExpertSource:
+        """The expert as one who rewrites turns."""
+        return rewriter(self.recipe)
+
+    @property
+    def expert_identity(self) -> dict[str, str]:
+        """What of the expert decides results: for stage settings."""
+        return expert_identity(self.config, self.recipe)
+
     def expert_source(self, bundle: HarnessBundle) -> ModelSource:
-        """The expert under a harness."""
-        return ReferenceSource(self.config.family, Style(self.config.expert.style), bundle, self.config.weak.chat_format)
+        """The expert as one who plays, under a harness."""
+        syntax = self.config.weak.chat_format
+        if self.recipe is not None:
+            return ExpertPlayerSource(self.recipe, syntax)
+        return ReferenceSource(self.config.family, Style(self.config.expert.style), bundle, syntax)
 
     def key(self, stage: str, inputs: Mapping[str, str], settings: Any) -> StageKey:
         """Where a stage with these inputs and settings lies."""
@@ -199,7 +237,9 @@ class RunContext:
             self.store, budget=Budget(usd=bounds.usd, tokens=bounds.tokens, episodes=bounds.episodes), prefix=f"{self.run}/ledger"
         )
 
-    def fan_out(self, stage: Stage, items: Sequence[str], *, bulk: bool, episodes_per_item: int = 1) -> MapReport:
+    def fan_out(
+        self, stage: Stage, items: Sequence[str], *, bulk: bool, episodes_per_item: int = 1, expert_calls_per_item: int = 0
+    ) -> MapReport:
         """Run a stage over items with the bulk or the small-batch executor, showing progress, paid from the budget.
 
         Args:
@@ -207,22 +247,52 @@ class RunContext:
             items: On what.
             bulk: Whether the bulk executor may take it; it does from `cluster.bulk_min_items` items on.
             episodes_per_item: Episodes that one item plays at most, for the reservation.
+            expert_calls_per_item: Calls of an LLM expert, for the reservation; episodes that it plays itself are counted without this.
 
         Raises:
             BudgetExceeded: The reservation would pass the budget; what is paid stays stored.
         """
         name = f"{stage.name}/{content_hash([stage.name, self._agent_of(stage), *items])[:16]}"
-        with self.ledger.reservation(name, estimate=self._spend(len(items) * episodes_per_item)) as paid:
+        bought = isinstance(getattr(getattr(stage, "agent", None), "model", None), PaidSource)
+        calls = round(EPISODES[self.size].turns) if bought else expert_calls_per_item
+        with (
+            self.ledger.reservation(name, estimate=self._spend(len(items) * episodes_per_item, tokens=0 if bought else None)) as paid,
+            self._expert_reservation(name, len(items) * calls) as expert,
+        ):
             large = bulk and len(items) >= self.config.cluster.bulk_min_items
             executor: Executor = self.serving.bulk if large else self.serving.small
             self.display.stage(stage.name, len(items))
             report = executor.map(stage, items, on_progress=self.display.progress)
             for outcome in report.outcomes:
                 note = outcome.note if isinstance(outcome.note, dict) else {}
-                paid.add(self._spend(int(note.get("continuations", outcome.state is not ItemState.OWED)), tokens=note.get("tokens")))
+                played = int(note.get("continuations", outcome.state is not ItemState.OWED))
+                paid.add(self._spend(played, tokens=0 if bought else note.get("tokens")))
+                expert.append(noted_spend(note))
+            self.billing.bought(expert)
             if report.owed:
                 self._stop_in_outage(stage.name, report)
         return report
+
+    @contextmanager
+    def _expert_reservation(self, name: str, calls: int) -> Iterator[list[Spend]]:
+        """Hold what `calls` of an LLM expert may take; settle the sum of what the block appends, less what earlier rounds of the same work
+        have settled: an item that was owed then and is done now is paid for now.
+        """
+        bought: list[Spend] = []
+        if self.recipe is None or not calls:
+            yield bought
+            return
+        rounds = [one for one in self.ledger.reservations() if one.name.startswith(f"expert/{name}/") and one.settled is not None]
+        estimate = call_estimate(self.config, self.recipe).times(calls)
+        with self.ledger.reservation(f"expert/{name}/{len(rounds)}", estimate=estimate) as paid:
+            yield bought
+            paid.add(still_due(bought, [one.settled for one in rounds if one.settled is not None]))
+
+    def _pay_probe(self, spend: Spend | None) -> None:
+        if spend is not None:
+            number = sum(one.name.startswith("expert/probe/") for one in self.ledger.reservations())
+            with self.ledger.reservation(f"expert/probe/{number}", estimate=spend) as paid:
+                paid.add(spend)
 
     def _agent_of(self, stage: Stage) -> str:
         agent = getattr(stage, "agent", None)

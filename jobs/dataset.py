@@ -32,7 +32,7 @@ def dataset_manifest(context: RunContext) -> StageManifest:
     config, bundle = context.config, evolved_harness(context)
     rolled, rewritten = rollout_manifest(context, bundle), rewrite_manifest(context)
     inputs = {"rollout": rolled.input_hash, "rewrite": rewritten.input_hash, "harness": bundle.hash}
-    settings = {"dataset": config.dataset.model_dump(), "seed": config.seed, "expert": config.expert.model_dump()}
+    settings = {"dataset": config.dataset.model_dump(), "seed": config.seed, "expert": context.expert_identity}
     done = context.finished(STAGE, inputs, settings)
     if done is not None:
         return done

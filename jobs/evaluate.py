@@ -25,10 +25,11 @@ STAGE = "evaluate"
 def base_cells(context: RunContext) -> list[Cell]:
     """The weak model and the expert under both harnesses."""
     h0, best = context.base_harness, evolved_harness(context)
+    form = "reference" if context.recipe is None else "remote"
     cells = []
     for name, bundle in (("h0", h0), ("h*", best)):
         cells.append(Cell(f"base/{name}", context.agent(context.weak_source, bundle), "base"))
-        cells.append(Cell(f"expert/{name}", context.agent(context.expert_source(bundle), bundle), "reference"))
+        cells.append(Cell(f"expert/{name}", context.agent(context.expert_source(bundle), bundle), form))
     return cells
 
 
@@ -71,7 +72,7 @@ def _manifest(context: RunContext) -> StageManifest:
         "items": content_hash(list(items)),
         "models": content_hash([one.model_id for one in trained]),
     }
-    settings = {"sampling": context.sampling, "expert": config.expert.model_dump()}
+    settings = {"sampling": context.sampling, "expert": context.expert_identity}
     done = context.finished(STAGE, inputs, settings)
     if done is not None:
         return done

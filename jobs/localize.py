@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from coevo.localize.stage import LocalizeStage, read_localization
 from coevo.records import Localization
 from coevo.store.artifacts import StageManifest, read_records
@@ -19,21 +21,27 @@ def _inputs(context: RunContext) -> dict[str, str]:
     return {"rollout": rollout_manifest(context, bundle).input_hash, "harness": bundle.hash}
 
 
+def _settings(context: RunContext) -> dict[str, Any]:
+    """With the expert where it is an LLM: its turns are what is tried at a suspect."""
+    settings = context.config.localize.model_dump()
+    return settings if context.recipe is None else settings | {"expert": context.expert_identity}
+
+
 def singles_prefix(context: RunContext) -> str:
     """Where the localizations lie one by one, before compaction."""
-    return context.key(STAGE, _inputs(context), context.config.localize.model_dump()).prefix
+    return context.key(STAGE, _inputs(context), _settings(context)).prefix
 
 
 def localize_manifest(context: RunContext) -> StageManifest:
     """Localize what is owed and close the stage."""
     config, inputs = context.config.localize, _inputs(context)
-    done = context.finished(STAGE, inputs, config.model_dump())
+    done = context.finished(STAGE, inputs, _settings(context))
     if done is not None:
         return done
     bundle = evolved_harness(context)
     failed, _ = mined(context, rollout_manifest(context, bundle))
     failed = failed[: config.failures]
-    writer = context.writer(STAGE, inputs, config.model_dump(), expected=len(failed))
+    writer = context.writer(STAGE, inputs, _settings(context), expected=len(failed))
     stage = LocalizeStage(
         agent=context.agent(context.weak_source, bundle),
         store=context.store_source,
@@ -42,8 +50,10 @@ def localize_manifest(context: RunContext) -> StageManifest:
         candidates=config.candidates,
         continuations=config.continuations,
         alpha=config.alpha,
+        expert=context.rewriter,
     )
-    report = context.fan_out(stage, failed, bulk=True, episodes_per_item=3 * config.candidates * config.continuations)
+    each = 3 * config.candidates * config.continuations
+    report = context.fan_out(stage, failed, bulk=True, episodes_per_item=each, expert_calls_per_item=config.candidates)
     return context.close_records(writer, report, lambda id: read_localization(context.store, stage.prefix, id), name="localizations")
 
 

@@ -33,9 +33,10 @@ def rewrite_manifest(context: RunContext) -> StageManifest:
         candidates=config.rewrite.candidates,
         continuations=config.localize.continuations,
         alpha=config.localize.alpha,
+        expert=context.rewriter,
     )
     each = config.rewrite.candidates * config.localize.continuations
-    report = context.fan_out(stage, ids, bulk=True, episodes_per_item=each)
+    report = context.fan_out(stage, ids, bulk=True, episodes_per_item=each, expert_calls_per_item=config.rewrite.candidates)
     return context.close_records(writer, report, lambda id: read_correction(context.store, stage.prefix, id), name="corrections")
 
 

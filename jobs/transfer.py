@@ -25,7 +25,7 @@ def transfer(context: RunContext) -> list[Measurement]:
     seeds = SelectionStream(config.seed).draw(STAGE, count=config.evaluate.transfer_instances)
     items = draw_items(context.family, Stream.SELECTION, context.size, seeds, diversity=config.diversity)
     inputs = {"h0": context.base_harness.hash, "h*": best.hash, "base": context.weak_model_id, "items": content_hash(list(items))}
-    settings = {"sampling": context.sampling, "expert": config.expert.model_dump()}
+    settings = {"sampling": context.sampling, "expert": context.expert_identity}
     manifest = context.finished(STAGE, inputs, settings)
     if manifest is None:
         writer = context.writer(STAGE, inputs, settings, expected=0)

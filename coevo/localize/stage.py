@@ -8,7 +8,7 @@ an answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -18,8 +18,9 @@ from coevo.harness.sandbox import shared_pool
 from coevo.localize.evidence import Suspect, suspects
 from coevo.localize.replay import Branch, Continuations, Replayer, Variant
 from coevo.ports import BlobStore, PutResult, Skipped, StoreSource
-from coevo.records import Episode, Localization, LocalizationCandidate
-from coevo.rewrite.expert import Expert, ReferenceExpert
+from coevo.records import Episode, ExpertUse, Localization, LocalizationCandidate
+from coevo.rewrite.expert import Expert, ExpertSource, ReferenceExpertSource
+from coevo.rewrite.spend import expert_note
 from coevo.rollout import AgentSource
 from coevo.store.episodes import EpisodeStore
 from coevo.store.threads import beside
@@ -58,6 +59,7 @@ class LocalizeStage:
         candidates: Suspects tried per episode.
         continuations: Continuations per variant at the last look.
         alpha: One-sided error per episode, over all its suspects and looks.
+        expert: Whose turn is tried at each suspect.
     """
 
     agent: AgentSource
@@ -67,6 +69,7 @@ class LocalizeStage:
     candidates: int
     continuations: int
     alpha: float
+    expert: ExpertSource = field(default_factory=ReferenceExpertSource)
 
     @property
     def name(self) -> str:
@@ -95,7 +98,7 @@ class LocalizeWorker:
         self._episodes = EpisodeStore(self._store, stage.episodes_prefix)
         self._replayer = Replayer(agent, family, shared_pool())
         self._unstored: dict[str, tuple[Localization, int]] = {}
-        self._expert: Expert = ReferenceExpert(family, agent.bundle, agent.chat_format, shared_pool())
+        self._expert: Expert = stage.expert.open(agent, family)
 
     async def run(self, item: str, attempt: int) -> Any:
         """Localize one episode id."""
@@ -117,27 +120,34 @@ class LocalizeWorker:
         """Try the suspects in play order; the first whose gain has a lower bound above 0 is the turn. And the tokens it took."""
         named = suspects(episode, limit=self._stage.candidates)
         tried: list[LocalizationCandidate] = []
-        spent, tokens, found = 0, 0, None
+        spent, tokens, found, asked = 0, 0, None, ExpertUse()
         for suspect in named:
-            candidate, used = await self._try(episode, suspect, tests=len(named))
+            candidate, used, asking = await self._try(episode, suspect, tests=len(named))
             tried.append(candidate)
+            asked += asking
             spent += used.m
             tokens += used.tokens
             if candidate.gain_lower is not None and candidate.gain_lower > 0:
                 found = suspect.turn
                 break
         localization = Localization(
-            episode_id=episode.id, turn=found, method=METHOD, candidates=tuple(tried), continuations=spent, alpha=self._stage.alpha
+            episode_id=episode.id,
+            turn=found,
+            method=METHOD,
+            candidates=tuple(tried),
+            continuations=spent,
+            alpha=self._stage.alpha,
+            expert=asked,
         )
         return localization, tokens
 
-    async def _try(self, episode: Episode, suspect: Suspect, *, tests: int) -> tuple[LocalizationCandidate, Continuations]:
-        rewrites = await self._expert.rewrite(episode, suspect.turn, n=1)
-        if not rewrites:
-            lost = LocalizationCandidate(turn=suspect.turn, evidence=f"{suspect.reason}; not recoverable from here")
-            return lost, Continuations(0, 0, True, 0)
+    async def _try(self, episode: Episode, suspect: Suspect, *, tests: int) -> tuple[LocalizationCandidate, Continuations, ExpertUse]:
+        offer = await self._expert.rewrite(episode, suspect.turn, n=1)
+        if not offer.rewrites:
+            why = f"the expert's answer can't be used: {offer.rejected[0].reason}" if offer.rejected else "not recoverable from here"
+            return LocalizationCandidate(turn=suspect.turn, evidence=f"{suspect.reason}; {why}"), Continuations(0, 0, True, 0), offer.use
         branches = (
-            Branch(suspect.turn, Variant.REWRITTEN, rewrites[0].text),
+            Branch(suspect.turn, Variant.REWRITTEN, offer.rewrites[0].text),
             Branch(suspect.turn, Variant.KEPT),
             Branch(suspect.turn, Variant.RESAMPLED),
         )
@@ -160,15 +170,21 @@ class LocalizeWorker:
             m=new.m,
             gain_lower=bound,
         )
-        return candidate, new + kept + resampled
+        return candidate, new + kept + resampled, offer.use
 
     async def _more(self, episode: Episode, branch: Branch, so_far: Continuations, look: int) -> Continuations:
         return await self._replayer.run(episode, branch, m=look - so_far.m, first=so_far.m)
 
     async def aclose(self) -> None:
-        """Close the model client."""
+        """Close the model client and the expert's."""
+        await self._expert.aclose()
         await self._model.aclose()
 
 
 def _note(localization: Localization) -> dict[str, Any]:
-    return {"turn": localization.turn, "continuations": localization.continuations, "tried": len(localization.candidates)}
+    return {
+        "turn": localization.turn,
+        "continuations": localization.continuations,
+        "tried": len(localization.candidates),
+        "expert": expert_note(localization.expert),
+    }

@@ -17,6 +17,7 @@ from coevo.errors import InfraError, ModelError, StoreError
 from coevo.identity import canonical_json, content_hash
 from coevo.ports import BlobStore, ChatModel, ModelSource, Publisher, PutResult, Scorer, StoreSource
 from coevo.records import Adapter
+from coevo.store.threads import beside
 
 __all__ = [
     "RecordedModel",
@@ -65,13 +66,13 @@ class RecordingModel:
     async def complete(self, request: ModelRequest) -> Completion:
         """The recorded completion, or the inner model's, now recorded. Raises what the inner model raises; errors are not recorded."""
         key = _key(self._prefix, request, self.model_id)
-        found = _load(self._store, key)
+        found = await beside(self._store, _load, self._store, key)
         if found is not None:
             return found
         completion = await self._inner.complete(request)
-        if self._store.put_if_absent(key, _dump(completion)) is PutResult.CONFLICT:
+        if await beside(self._store, self._store.put_if_absent, key, _dump(completion)) is PutResult.CONFLICT:
             # Two callers asked at once and the model answered twice: the stored answer is the one that counts.
-            return _load(self._store, key) or completion
+            return await beside(self._store, _load, self._store, key) or completion
         return completion
 
     async def logprobs(self, prompt: Sequence[int], completion: Sequence[int], *, model_id: str = "") -> tuple[float, ...]:

@@ -9,7 +9,8 @@ Correction with `verified` False.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from coevo.errors import ConfigError, StoreError, StoreOutage
@@ -18,8 +19,9 @@ from coevo.localize.replay import Branch, Continuations, Replayer, Variant
 from coevo.localize.stage import gain_bound, read_localization
 from coevo.ports import BlobStore, PutResult, Scorer, Skipped, StoreSource
 from coevo.records import CallRecord, Correction, CorrectionCandidate, Episode, LocalizationCandidate
-from coevo.rewrite.expert import Expert, ReferenceExpert, Rewrite
+from coevo.rewrite.expert import Expert, ExpertSource, Offer, ReferenceExpertSource, Rewrite
 from coevo.rewrite.select import CHOSEN_BY, StudentLikelihood, choose, score_turn
+from coevo.rewrite.spend import expert_note
 from coevo.rollout import AgentSource
 from coevo.store.episodes import EpisodeStore
 from coevo.store.threads import beside
@@ -51,6 +53,7 @@ class RewriteStage:
         candidates: Rewrites asked of the expert (N).
         continuations: Continuations per rewrite (m).
         alpha: One-sided error per episode, over its rewrites.
+        expert: Who rewrites.
     """
 
     agent: AgentSource
@@ -61,6 +64,7 @@ class RewriteStage:
     candidates: int
     continuations: int
     alpha: float
+    expert: ExpertSource = field(default_factory=ReferenceExpertSource)
 
     @property
     def name(self) -> str:
@@ -86,7 +90,7 @@ class RewriteWorker:
         self._episodes = EpisodeStore(self._store, stage.episodes_prefix)
         self._replayer = Replayer(self._agent, family, shared_pool())
         self._unstored: dict[str, tuple[Correction, int]] = {}
-        self._expert: Expert = ReferenceExpert(family, self._agent.bundle, self._agent.chat_format, shared_pool())
+        self._expert: Expert = stage.expert.open(self._agent, family)
 
     async def run(self, item: str, attempt: int) -> Any:
         """Correct one localized episode id."""
@@ -113,27 +117,35 @@ class RewriteWorker:
 
     async def correct(self, episode: Episode, place: LocalizationCandidate) -> tuple[Correction, int]:
         """Ask for rewrites, verify each, choose. Also the tokens it took."""
-        rewrites = await self._expert.rewrite(episode, place.turn, n=self._stage.candidates)
-        alpha = self._stage.alpha / max(1, len(rewrites))
-        judged = await asyncio.gather(*(self._judge(episode, place, rewrite, alpha) for rewrite in rewrites))
+        offer = await self._expert.rewrite(episode, place.turn, n=self._stage.candidates)
+        alpha = self._stage.alpha / max(1, len(offer.rewrites))
+        judged = await asyncio.gather(*(self._judge(episode, place, rewrite, alpha) for rewrite in offer.rewrites))
         candidates = tuple(candidate for candidate, _, _ in judged)
         totals = [likelihood.total for _, likelihood, _ in judged]
-        chosen = choose(candidates, totals)
-        best = chosen if chosen is not None else 0
-        correction = Correction(
+        return self._chosen(episode, place.turn, offer, candidates, totals), sum(tokens for _, _, tokens in judged)
+
+    def _chosen(
+        self, episode: Episode, turn: int, offer: Offer, candidates: tuple[CorrectionCandidate, ...], totals: Sequence[float]
+    ) -> Correction:
+        """The record: the verified candidate nearest to the student, else the expert's first, else none."""
+        verified = choose(candidates, totals)
+        chosen = verified if verified is not None else 0 if candidates else -1
+        best = candidates[chosen] if candidates else None
+        return Correction(
             episode_id=episode.id,
-            turn=place.turn,
-            original=episode.turns[place.turn].completion_text,
-            rewritten=candidates[best].text,
+            turn=turn,
+            original=episode.turns[turn].completion_text,
+            rewritten=best.text if best is not None else "",
             candidates=candidates,
-            chosen=best,
+            chosen=chosen,
             chosen_by=CHOSEN_BY,
-            verified=chosen is not None,
-            gain_lower=candidates[best].gain_lower,
-            student_nll=totals[best],
+            verified=verified is not None,
+            gain_lower=best.gain_lower if best is not None else None,
+            student_nll=totals[chosen] if best is not None else None,
             expert_model_id=self._expert.model_id,
+            rejected=offer.rejected,
+            expert=offer.use,
         )
-        return correction, sum(tokens for _, _, tokens in judged)
 
     async def _judge(
         self, episode: Episode, place: LocalizationCandidate, rewrite: Rewrite, alpha: float
@@ -165,7 +177,8 @@ class RewriteWorker:
         return candidate, likelihood, new.tokens
 
     async def aclose(self) -> None:
-        """Close the model client."""
+        """Close the model client and the expert's."""
+        await self._expert.aclose()
         await self._agent.model.aclose()
 
 
@@ -175,5 +188,6 @@ def _note(correction: Correction) -> dict[str, Any]:
         "turn": correction.turn,
         "verified": correction.verified,
         "continuations": continuations,
-        "call": correction.candidates[correction.chosen].call.name,
+        "call": correction.candidates[correction.chosen].call.name if correction.candidates else "",
+        "expert": expert_note(correction.expert),
     }

@@ -139,7 +139,7 @@ def test_a_lost_episode_is_unlocalizable(bench: Bench) -> None:
     """Promise 3: after a wrong settlement no later turn can be blamed: the expert has nothing to offer there."""
     episode = next(episode for episode in bench.failed if wrong_turn(episode) not in (None, len(episode.turns) - 1))
     expert = ReferenceExpert(FAMILY, hand_made().bundle, FORMAT, shared_pool())
-    assert asyncio.run(expert.rewrite(episode, len(episode.turns) - 1, n=2)) == ()
+    assert asyncio.run(expert.rewrite(episode, len(episode.turns) - 1, n=2)).rewrites == ()
 
 
 def test_rewrites_speak_the_weak_models_format(bench: Bench) -> None:
@@ -148,7 +148,7 @@ def test_rewrites_speak_the_weak_models_format(bench: Bench) -> None:
     agent = bench.agent.open()
     for episode in bench.failed[:6]:
         for suspect in suspects(episode, limit=2):
-            for rewrite in asyncio.run(expert.rewrite(episode, suspect.turn, n=2)):
+            for rewrite in asyncio.run(expert.rewrite(episode, suspect.turn, n=2)).rewrites:
                 parsed = FORMAT.parse(rewrite.text, _tools(agent.bundle))
                 assert parsed.call == rewrite.call
                 assert parsed.say == rewrite.strategy
