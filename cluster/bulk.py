@@ -6,6 +6,9 @@ kill. So block size is a throughput knob only: a block costs 60-70 ms of CPU (`t
 
 A process holds more blocks than its lanes (`FanoutPolicy.concurrency`) need: the rest of a block whose one item hangs costs nothing, and
 no block waits behind it.
+
+A process on a node that is being drained claims nothing more, and ends itself when its items in flight have ended: Ray Data starts it again
+on another node and hands it the blocks that it held; what ended is not run twice, because the ledger knows it.
 """
 
 from __future__ import annotations
@@ -13,22 +16,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import ray
 from ray.exceptions import RayError
 
-from cluster.watchdog import WorkerEvent
+from cluster.drain import DrainWatch
+from cluster.placement import actor_placement
+from cluster.watchdog import LEAVING, WorkerEvent
 from coevo.errors import CoevoError, ConfigError
 from coevo.fanout import FanoutPolicy, ItemRunner, LoopThread, Tries, open_stage
-from coevo.ports import ItemOutcome, Stage
+from coevo.ports import ItemOutcome, ItemState, Stage
 
 __all__ = ["BulkOptions", "BulkPipeline", "BulkWorker"]
 
 log = logging.getLogger(__name__)
 
+LEFT_NODE = 77  # exit code of a process that leaves a draining node
 GATHER_S = 0.05  # news of items are reported together at most this long after they came
 
 
@@ -41,6 +49,9 @@ class BulkOptions:
         max_actors: Worker processes at most (Ray Data scales the pool by its queue); None for a fixed pool.
         num_cpus: Logical CPUs of each.
         num_gpus: GPUs of each.
+        resources: Further Ray resources of each, for placement by node label.
+        memory_bytes: Memory that Ray reserves for each.
+        spread: One per node as far as there are nodes; else Ray packs them.
         block_rows: Ids per block.
         beat_s: Seconds between the heartbeats of a worker.
         stall_s: Seconds without a heartbeat or an outcome after which the pipeline is killed (R8). Above the longest time that a stage
@@ -53,6 +64,9 @@ class BulkOptions:
     max_actors: int | None = None
     num_cpus: float = 0.5
     num_gpus: float = 0.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: int = 0
+    spread: bool = True
     block_rows: int = 8
     beat_s: float = 1.0
     stall_s: float = 180.0
@@ -108,6 +122,10 @@ class BulkWorker:
         self._beat_s = beat_s
         self._events: list[WorkerEvent] = []
         self._in_flight = 0
+        context: Any = ray.get_runtime_context()
+        self._node = str(context.get_node_id())
+        self._drains = DrainWatch()
+        self._leaving: asyncio.Task[None] | None = None
         self._loop = LoopThread("coevo-bulk")
         self._runner: ItemRunner | None = self._loop.submit(self._open(stage, policy)).result()
 
@@ -119,6 +137,8 @@ class BulkWorker:
             return None
         self._lanes = asyncio.Semaphore(policy.concurrency)
         self._claims = Claims(self._ledger)
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._news = asyncio.Event()
         self._heart = asyncio.create_task(self._beat())
         return ItemRunner(worker, policy, on_retry=lambda item, tries, error: self._add(WorkerEvent(item, tries, error)))
@@ -136,16 +156,35 @@ class BulkWorker:
     async def _bring(self, runner: ItemRunner, item: str) -> ItemOutcome | None:
         """An item's outcome; None when the ledger says that it is not to be run here."""
         async with self._lanes:
-            tries = await self._claims.claim(item)
-            if tries is None:
-                return None
+            if self._leaving is not None:
+                await asyncio.Event().wait()  # for the end of this process, which hands the block to another
             self._in_flight += 1
+            self._idle.clear()
             try:
+                tries = await self._claims.claim(item)
+                if tries is None:
+                    return None
                 outcome = await runner.run(item, tries)
+                left = outcome.state is ItemState.OWED and outcome.error.endswith(LEAVING)
+                self._add(WorkerEvent(item, tries._replace(made=outcome.attempts), outcome.error, outcome, left))
             finally:
                 self._in_flight -= 1
-        self._add(WorkerEvent(item, tries._replace(made=outcome.attempts), outcome.error, outcome))
-        return outcome
+                if not self._in_flight:
+                    self._idle.set()
+        return None if left else outcome
+
+    async def _look_for_drain(self) -> None:
+        if self._leaving is None and self._node in await asyncio.to_thread(self._drains.nodes):
+            self._leaving = asyncio.create_task(self._leave())
+
+    async def _leave(self) -> None:
+        """End the process once nothing runs in it; with an error code, so that Ray Data starts it again elsewhere."""
+        log.warning("a bulk worker leaves the node %s, which is being drained", self._node[:8])
+        if self._runner is not None:
+            self._runner.close(LEAVING)
+        await self._idle.wait()
+        await self._flush()
+        os._exit(LEFT_NODE)
 
     def _add(self, event: WorkerEvent) -> None:
         self._events.append(event)
@@ -164,6 +203,7 @@ class BulkWorker:
                 await asyncio.sleep(GATHER_S)
             except TimeoutError:
                 log.debug("no news in %s s: heartbeat only", self._beat_s)
+            await self._look_for_drain()
             if self._events or self._in_flight:
                 await self._flush()
 
@@ -195,10 +235,17 @@ class BulkPipeline:
             batch_size=None,
             batch_format="pyarrow",
             compute=pool,
-            num_cpus=options.num_cpus,
-            num_gpus=options.num_gpus,
+            **_placement(options),
         )
         return sum(len(batch) for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"))
+
+
+def _placement(options: BulkOptions) -> dict[str, Any]:
+    """As `actor_placement`; Ray Data spreads by itself, and a strategy that says so draws its warning."""
+    placed = actor_placement(options.num_cpus, options.num_gpus, options.resources, options.memory_bytes, spread=options.spread)
+    if options.spread:
+        del placed["scheduling_strategy"]
+    return placed
 
 
 def blocks(items: Sequence[str], rows: int) -> Iterator[pa.Table]:

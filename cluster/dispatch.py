@@ -6,6 +6,9 @@ driver feeds a worker no more than its free lanes, so every item that a lost wor
 goes on elsewhere. An item that was present at two losses is run alone from then on: one that kills its process costs its neighbours
 nothing more.
 
+A worker on a node that is being drained gets no new item and begins no new attempt: what runs there finishes, what fails there comes back
+to the driver and is tried elsewhere, and the process moves when it is empty.
+
 Only item ids, tries and small outcomes travel; results commit themselves to the store.
 """
 
@@ -28,11 +31,13 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from cluster.watchdog import SUSPECT_LOSSES, WorkerEvent, owed
+from cluster.drain import DrainWatch
+from cluster.placement import actor_placement
+from cluster.watchdog import LEAVING, SUSPECT_LOSSES, WorkerEvent, owed
 from coevo.errors import CoevoError, ConfigError, InfraError, PrerequisiteError, StoreError, boundary
 from coevo.fanout import FanoutPolicy, ItemRunner, ProgressTally, StageCache, Tries
 from coevo.limits import Closing
-from coevo.ports import ItemOutcome, Stage, StageWorker
+from coevo.ports import ItemOutcome, ItemState, Stage, StageWorker
 
 __all__ = ["ActorOptions", "Dispatch", "Hello", "StageActor", "WorkerSlot", "travelling"]
 
@@ -50,6 +55,8 @@ class ActorOptions:
         num_cpus: Logical CPUs of each.
         num_gpus: GPUs of each.
         resources: Further Ray resources of each, for placement by node label.
+        memory_bytes: Memory that Ray reserves for each.
+        spread: One per node as far as there are nodes; else Ray packs them.
         beat_s: A busy worker answers at least this often, in seconds.
         silence_s: Seconds without an answer after which a worker is killed and replaced (R8). Above the longest time that a stage
             may block its event loop.
@@ -61,6 +68,8 @@ class ActorOptions:
     num_cpus: float = 0.5
     num_gpus: float = 0.0
     resources: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: int = 0
+    spread: bool = True
     beat_s: float = 1.0
     silence_s: float = 120.0
     start_timeout_s: float = 300.0
@@ -82,12 +91,19 @@ class Hello(NamedTuple):
         pid: Process id on `host`.
         error: Why the stage did not open there.
         worn: Attempts of an earlier map that ignored their cancellation still run in it.
+        node: Id of its node.
     """
 
     pid: int
     host: str
     error: CoevoError | None = None
     worn: bool = False
+    node: str = ""
+
+
+def _hello(error: CoevoError | None = None, *, worn: bool = False) -> Hello:
+    context: Any = ray.get_runtime_context()
+    return Hello(os.getpid(), socket.gethostname(), error, worn, context.get_node_id())
 
 
 class _Session:
@@ -99,6 +115,7 @@ class _Session:
         self._events: list[WorkerEvent] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
+        self._leaving = False
 
     def _add(self, event: WorkerEvent) -> None:
         self._events.append(event)
@@ -111,7 +128,14 @@ class _Session:
 
     async def _bring(self, item: str, tries: Tries) -> None:
         outcome = await self._runner.run(item, tries)
-        self._add(WorkerEvent(item, tries._replace(made=outcome.attempts), outcome.error, outcome))
+        left = self._leaving and outcome.state is ItemState.OWED and outcome.error.endswith(LEAVING)
+        self._add(WorkerEvent(item, tries._replace(made=outcome.attempts), outcome.error, outcome, left))
+
+    def leave(self) -> None:
+        """Begin no attempt any more: those in flight go on, and what fails is handed back instead of tried again."""
+        if not self._leaving:
+            self._leaving = True
+            self._runner.close(LEAVING)
 
     async def take(self, beat_s: float, linger_s: float) -> list[WorkerEvent]:
         try:
@@ -153,23 +177,27 @@ class StageActor:
     async def begin(self, epoch: int, key: str, stage: Stage, policy: FanoutPolicy) -> Hello:
         """Open the stage, unless it is open, and start a map on it. An epoch older than the newest seen changes nothing."""
         if epoch < self._epoch:
-            return Hello(os.getpid(), socket.gethostname())
+            return _hello()
         self._epoch = epoch
         if self._session is not None and not await self._session.close("the next map began", policy.abandon_s):
-            return Hello(os.getpid(), socket.gethostname(), worn=True)
+            return _hello(worn=True)
         try:
             with boundary(InfraError, "the stage did not open in the worker"):
                 worker = await self._cache.worker(key, lambda: stage, policy)
         except CoevoError as error:
-            return Hello(os.getpid(), socket.gethostname(), error)
+            return _hello(error)
         if epoch == self._epoch:
             self._session = _Session(epoch, worker, policy)
-        return Hello(os.getpid(), socket.gethostname())
+        return _hello()
 
-    async def exchange(self, epoch: int, feed: Sequence[tuple[str, Tries]], beat_s: float, linger_s: float) -> list[WorkerEvent]:
-        """Start the fed items; return what happened since the last call, at the latest after `beat_s`."""
+    async def exchange(
+        self, epoch: int, feed: Sequence[tuple[str, Tries]], beat_s: float, linger_s: float, leaving: bool = False
+    ) -> list[WorkerEvent]:
+        """Start the fed items; return what happened since the last call, at the latest after `beat_s`. `leaving`: the node is drained."""
         if self._session is None or self._session.epoch != epoch:
             raise InfraError("this map is not open in the worker", seen=epoch)
+        if leaving:
+            self._session.leave()
         for item, tries in feed:
             self._session.start(item, tries)
         return await self._session.take(beat_s, linger_s)
@@ -195,6 +223,8 @@ class WorkerSlot:
         held: Items fed and not ended, with what was spent on each before the attempt that runs.
         alone: It holds a suspect and gets nothing else.
         failures: Processes lost in a row without one outcome.
+        node: Id of the process's node.
+        leaving: That node is being drained.
         retired: Not used any more in this map.
     """
 
@@ -204,6 +234,8 @@ class WorkerSlot:
         self.call: Any = None
         self.held: dict[str, Tries] = {}
         self.pid = 0
+        self.node = ""
+        self.leaving = False
         self._epoch = 0
         self.reset()
 
@@ -218,7 +250,7 @@ class WorkerSlot:
         if self.actor is None:
             options = self._options
             remote: Any = ray.remote(StageActor)
-            placed = {"num_cpus": options.num_cpus, "num_gpus": options.num_gpus, "resources": dict(options.resources)}
+            placed = actor_placement(options.num_cpus, options.num_gpus, options.resources, options.memory_bytes, spread=options.spread)
             self.actor = remote.options(**placed, max_restarts=0, max_task_retries=0).remote()
         self.ready, self._epoch = False, epoch
         self.call = self.actor.begin.remote(epoch, key, stage, policy)
@@ -227,7 +259,7 @@ class WorkerSlot:
     def exchange(self, feed: Sequence[tuple[str, Tries]]) -> None:
         """Feed and wait for news."""
         self.held.update(feed)
-        self.call = self.actor.exchange.remote(self._epoch, feed, self._options.beat_s, self._options.linger_s)
+        self.call = self.actor.exchange.remote(self._epoch, feed, self._options.beat_s, self._options.linger_s, self.leaving)
         self.heard_at = time.monotonic()
 
     @property
@@ -250,6 +282,7 @@ class WorkerSlot:
         if self.actor is not None:
             ray.kill(self.actor, no_restart=True)
         self.actor, self.call, self.ready, self.alone, self.pid = None, None, False, False, 0
+        self.node, self.leaving = "", False
         self.held.clear()
 
 
@@ -290,6 +323,7 @@ class Dispatch:
         self._suspects = deque(item for item in items if item in suspects)
         self._losses: Counter[str] = Counter()
         self._total = len(items)
+        self._drains = DrainWatch()
         self._why = "no worker process could be used"
         self.outcomes: dict[str, ItemOutcome] = {}
 
@@ -304,6 +338,7 @@ class Dispatch:
                 slot.reset()
                 slot.begin(self._epoch, self._key, self._stage, self._policy)
             while self._goes_on():
+                self._leave_drained()
                 self._feed()
                 self._collect()
             self._close()
@@ -317,6 +352,17 @@ class Dispatch:
         unfinished = len(self.outcomes) < self._total
         return unfinished and self._closing.left_s() != 0.0 and any(not slot.retired for slot in self._slots)
 
+    def _leave_drained(self) -> None:
+        """Mark workers on draining nodes; one that is empty starts again, and Ray places it elsewhere."""
+        draining = self._drains.nodes()
+        for slot in self._slots:
+            slot.leaving = slot.leaving or (bool(slot.node) and slot.node in draining)
+            wanted = self._pending or self._suspects
+            if wanted and slot.leaving and not slot.held and slot.ready and slot.call is None:
+                log.warning("a worker leaves the node %s, which is being drained", slot.node[:8])
+                slot.kill()
+                slot.begin(self._epoch, self._key, self._stage, self._policy)
+
     def _feed(self) -> None:
         for slot in self._slots:
             if slot.ready and slot.call is None:
@@ -326,12 +372,12 @@ class Dispatch:
 
     def _share(self, slot: WorkerSlot) -> list[str]:
         """The next items of a slot: its free lanes, but no more than its part of what waits, so that all end together."""
-        if slot.alone:
+        if slot.alone or slot.leaving:
             return []
         if self._suspects and not slot.held:
             slot.alone = True
             return [self._suspects.popleft()]
-        working = sum(not other.retired for other in self._slots)
+        working = sum(not other.retired and not other.leaving for other in self._slots)
         count = min(self._policy.concurrency - len(slot.held), math.ceil(len(self._pending) / working))
         return [self._pending.popleft() for _ in range(count)]
 
@@ -366,16 +412,19 @@ class Dispatch:
             slot.kill()
             slot.begin(self._epoch, self._key, self._stage, self._policy)
             return
-        slot.pid = hello.pid
+        slot.pid, slot.node = hello.pid, hello.node
         slot.ready = hello.error is None
         if hello.error is not None:
             slot.retired = True
             self._why = str(hello.error)
 
     def _take(self, slot: WorkerSlot, events: Sequence[WorkerEvent]) -> None:
-        ended = [event.outcome for event in events if event.outcome is not None]
+        ended = [event.outcome for event in events if event.outcome is not None and not event.left]
         for event in events:
-            if event.outcome is None:
+            if event.left:
+                self._tries[event.item] = slot.held.pop(event.item, event.tries)
+                (self._suspects if slot.alone else self._pending).appendleft(event.item)
+            elif event.outcome is None:
                 slot.held[event.item] = event.tries
             else:
                 slot.held.pop(event.item, None)

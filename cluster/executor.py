@@ -17,6 +17,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from cluster.bulk import BulkOptions, BulkPipeline
 from cluster.dispatch import ActorOptions, Dispatch, WorkerSlot, travelling
+from cluster.placement import beside_driver
 from cluster.watchdog import LedgerNews, MapLedger, Watchdog, owed
 from coevo.errors import ConfigError, PrerequisiteError, StoreError
 from coevo.fanout import FanoutPolicy, ProgressTally, Tries, check_items
@@ -57,6 +58,11 @@ class ActorExecutor:
         other = ActorExecutor(policy, self._options)
         other._slots, other._turn = self._slots, self._turn
         return other
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Ids of the nodes of the workers that have answered."""
+        return tuple(slot.node for slot in self._slots if slot.node)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -117,8 +123,8 @@ class _BulkProcesses:
     def start(self) -> None:
         """Start what does not run."""
         remote: Any = ray.remote
-        self.pipeline = self.pipeline or remote(BulkPipeline).options(num_cpus=0).remote()
-        self.ledger = self.ledger or remote(MapLedger).options(num_cpus=0).remote()
+        self.pipeline = self.pipeline or remote(BulkPipeline).options(**beside_driver()).remote()
+        self.ledger = self.ledger or remote(MapLedger).options(**beside_driver()).remote()
 
     def stop(self) -> None:
         """End both, and the pool with them."""
@@ -284,6 +290,9 @@ class RayDataExecutor:
             actors=self._options.actors,
             num_cpus=self._options.num_cpus,
             num_gpus=self._options.num_gpus,
+            resources=self._options.resources,
+            memory_bytes=self._options.memory_bytes,
+            spread=self._options.spread,
             beat_s=self._options.beat_s,
             silence_s=max(self._options.stall_s, 2 * self._options.beat_s),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from trl import SFTTrainer
 from cluster.gathered_state import gather_state, restore_state
 
 __all__ = ["CountingTrainer", "ReportCallback"]
+
+log = logging.getLogger(__name__)
 
 
 class CountingTrainer(SFTTrainer):  # type: ignore[misc]
@@ -83,7 +86,8 @@ def _jsonable(value: Any) -> Any:
 class ReportCallback(TrainerCallback):  # type: ignore[misc]
     """Restores before the first step; reports a checkpoint to Ray Train every `save_steps` steps of the whole run.
 
-    All ranks gather and report equally often; rank 0 alone has the checkpoint, which holds everything.
+    All ranks gather and report equally often; rank 0 alone has the checkpoint, which holds everything. When a node of the job is about to
+    be taken away, a checkpoint is written at the next step, once per notice: Ray Train tells all ranks at the same step.
     """
 
     def __init__(self, trainer: CountingTrainer, *, save_steps: int, delay_s: float) -> None:
@@ -93,6 +97,7 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         self.first = trainer.run_progress.step
         self.before_s = trainer.run_progress.seconds
         self.began = time.monotonic()
+        self.noticed: frozenset[str] = frozenset()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The model is sharded and the optimizer exists."""
@@ -109,8 +114,19 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         progress.seconds = self.before_s + time.monotonic() - self.began
         if self.delay_s:
             time.sleep(self.delay_s)
-        if progress.step % self.save_steps == 0 and progress.step < progress.total:
+        due = progress.step % self.save_steps == 0
+        if (self._warned() or due) and progress.step < progress.total:
             self._report()
+
+    def _warned(self) -> bool:
+        """Whether a node of this job is newly known to go; collective."""
+        info = ray.train.get_preemption_info()
+        nodes = frozenset(info.preempted_node_ids) if info is not None else frozenset()
+        fresh = not nodes <= self.noticed
+        if fresh:
+            log.warning("nodes %s will be taken away: checkpoint at step %d", sorted(nodes), self.trainer.run_progress.step)
+        self.noticed |= nodes
+        return fresh
 
     def _report(self) -> None:
         progress = self.trainer.run_progress

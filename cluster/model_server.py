@@ -41,11 +41,12 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """Where a server runs. `log_path` is its error log on that machine; empty when unknown."""
+    """Where a server runs. `log_path` is its error log on that machine, `node` its node's id; empty when unknown."""
 
     pid: int
     host: str
     log_path: str
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ class ModelServer:
         self._host = host
         self._channel = ChannelServer(self._serve)
         self._door: Door | None = None
-        self._place = ServerPlace(os.getpid(), socket.gethostname(), _error_log_path())
+        context: Any = ray.get_runtime_context()
+        self._place = ServerPlace(os.getpid(), socket.gethostname(), _error_log_path(), context.get_node_id())
 
     async def place(self) -> ServerPlace:
         """Where this process runs."""

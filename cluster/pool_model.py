@@ -25,8 +25,9 @@ from coevo.errors import InfraError, ModelError
 from coevo.identity import content_hash
 from coevo.models.tokenizer import FolderTokenizer
 
-__all__ = ["PoolModel", "PoolSource", "actor_name"]
+__all__ = ["PoolModel", "PoolSource", "actor_name", "other_name"]
 
+_SECOND = "+"
 _REFRESH_S = 0.5
 _DOOR_TIMEOUT_S = 10.0
 
@@ -34,6 +35,11 @@ _DOOR_TIMEOUT_S = 10.0
 def actor_name(pool: str, index: int) -> str:
     """Name of a replica's actor; a replacement takes its predecessor's."""
     return f"{pool}/{index}"
+
+
+def other_name(name: str) -> str:
+    """The second name of the same place: its successor's while the first one still serves on a node that is being drained."""
+    return name.removesuffix(_SECOND) if name.endswith(_SECOND) else name + _SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +273,11 @@ class PoolModel:
 
     async def _find(self, name: str) -> Channel | None:
         """A connection to the replica when it serves, else None."""
+        return await self._knock(name) or await self._knock(other_name(name))
+
+    async def _knock(self, actor: str) -> Channel | None:
         try:
-            handle = ray.get_actor(name, namespace=self._source.namespace)
+            handle = ray.get_actor(actor, namespace=self._source.namespace)
             async with asyncio.timeout(_DOOR_TIMEOUT_S):
                 door: Door | None = await handle.door.options(concurrency_group=CONTROL_GROUP).remote()
                 return await Channel.connect(door) if door is not None else None

@@ -5,6 +5,9 @@ memory: R16), asks each for a heartbeat with a deadline of its own (a dead actor
 what is dead, hung or stalled, and starts a replacement under the same name, so that clients in other processes find it. Every failure is
 kept with the tail of the process's log (R10).
 
+A replica whose node is being drained keeps serving while its successor starts elsewhere under the slot's other name; when the successor
+serves, or the node is gone, the old one is ended, and clients find the new one in its place.
+
 Limits: a replica is one actor, so tensor or pipeline parallelism stays within one node.
 """
 
@@ -15,7 +18,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import TracebackType
@@ -23,10 +26,12 @@ from typing import Any, Self
 
 import ray
 
+from cluster.drain import DrainWatch
 from cluster.engines.family import EngineConfig, ServingForm, check_engine_config, stop_token_ids_of
 from cluster.engines.weights import KnownWeights
 from cluster.model_server import CONTROL_GROUP, Health, ModelServer, Reply, ServerPlace, log_tail
-from cluster.pool_model import PoolSource, actor_name
+from cluster.placement import actor_placement
+from cluster.pool_model import PoolSource, actor_name, other_name
 from cluster.router import RouterConfig
 from cluster.session import NAMESPACE, session_is_local
 from coevo.errors import CoevoError, ConfigError, InfraError, ModelError, PrerequisiteError, root_traceback
@@ -56,7 +61,8 @@ class PoolConfig:
         replicas: Number of replicas at full size.
         name: Name in the session; empty draws one.
         num_cpus, num_gpus, memory_bytes: What Ray reserves for each replica; `num_gpus` must cover tensor x pipeline parallel on GPUs.
-        resources: Custom resources, for example an accelerator type.
+        resources: Custom resources, for example an accelerator type or a pool's label.
+        spread: One replica per node as far as there are nodes; else Ray packs them.
         heartbeat_s: Period of the watch thread.
         heartbeat_timeout_s: A heartbeat older than this means that the process hangs.
         stall_timeout_s: An engine with work that makes no progress for this long is replaced.
@@ -73,6 +79,7 @@ class PoolConfig:
     num_gpus: float = 0.0
     memory_bytes: int = 0
     resources: Mapping[str, float] = field(default_factory=dict)
+    spread: bool = True
     heartbeat_s: float = 0.5
     heartbeat_timeout_s: float = 60.0
     stall_timeout_s: float = 300.0
@@ -163,6 +170,8 @@ class ModelPool:
         self._known = KnownWeights()
         self._known.claim(config.engine.model_id, config.engine.model_path)
         self._slots = [_Slot(actor_name(self.name, index)) for index in range(config.replicas)]
+        self._leaving: list[_Slot] = []
+        self._drains = DrainWatch()
         self._failures: deque[ReplicaFailure] = deque(maxlen=32)
         self._changed = threading.Condition(threading.RLock())
         self._refusal: CoevoError | None = None
@@ -292,6 +301,7 @@ class ModelPool:
         if not 0 <= replicas <= len(self._slots):
             raise ConfigError("a pool scales between 0 and its configured size", seen=replicas, fix=f"0..{len(self._slots)}")
         with self._changed:
+            self._end_leaving(lambda old: True)
             for index, slot in enumerate(self._slots):
                 if index >= replicas and slot.state is not ReplicaState.RETIRED:
                     _kill(slot)
@@ -312,6 +322,7 @@ class ModelPool:
         if self._watch is not None and self._watch is not threading.current_thread():
             self._watch.join(30.0)
         with self._changed:
+            self._end_leaving(lambda old: True)
             for slot in self._slots:
                 _kill(slot)
                 slot.state = ReplicaState.RETIRED
@@ -320,6 +331,7 @@ class ModelPool:
     def _on_every_replica(self, method: str, folder: str, model_id: str) -> None:
         """Apply a change to the replicas that serve; one that fails or was still loading is replaced, and starts with the change."""
         with self._changed:
+            self._end_leaving(lambda old: True)
             for slot in self._slots:
                 if slot.state is ReplicaState.STARTING:
                     self._fail(slot, f"restarted to {method} {model_id}", blame=False)
@@ -350,6 +362,7 @@ class ModelPool:
             self._stop.wait(self._config.heartbeat_s)
 
     def _round(self) -> None:
+        self._follow_drains()
         for slot in self._slots:
             if slot.state is ReplicaState.STARTING:
                 self._check_start(slot)
@@ -361,17 +374,30 @@ class ModelPool:
                 self._begin(down[0])
         self._changed.notify_all()
 
+    def _follow_drains(self) -> None:
+        """Give every replica on a draining node a successor, and end those whose successor serves."""
+        draining = self._drains.nodes()
+        for index, slot in enumerate(self._slots):
+            if slot.state is ReplicaState.READY and slot.place is not None and slot.place.node in draining:
+                reason = f"the node {slot.place.node[:8]} is being drained"
+                self._failures.append(ReplicaFailure(slot.name, slot.generation, reason, "", time.time()))
+                self._leaving.append(slot)
+                self._slots[index] = _Slot(other_name(slot.name), generation=slot.generation)
+        serving = {slot.name for slot in self._slots if slot.state in (ReplicaState.READY, ReplicaState.RETIRED)}
+        self._end_leaving(lambda old: other_name(old.name) in serving)
+
+    def _end_leaving(self, over: Callable[[_Slot], bool]) -> None:
+        for slot in [one for one in self._leaving if over(one)]:
+            _kill(slot)
+            self._leaving.remove(slot)
+
     def _begin(self, slot: _Slot) -> None:
         config = self._config
-        options: dict[str, Any] = {"name": slot.name, "namespace": NAMESPACE, "num_cpus": config.num_cpus, "num_gpus": config.num_gpus}
-        if config.memory_bytes:
-            options["memory"] = config.memory_bytes
-        if config.resources:
-            options["resources"] = dict(config.resources)
+        placed = actor_placement(config.num_cpus, config.num_gpus, config.resources, config.memory_bytes, spread=config.spread)
         remote: Any = ray.remote  # its stubs do not know actor options
         actor = remote(concurrency_groups={CONTROL_GROUP: 4}, max_restarts=0)(ModelServer)
         try:
-            handle = actor.options(scheduling_strategy="SPREAD", **options).remote(
+            handle = actor.options(name=slot.name, namespace=NAMESPACE, **placed).remote(
                 self._engine, tuple(self._adapters.items()), "127.0.0.1" if session_is_local() else ""
             )
         except ValueError:  # the killed predecessor still holds the name for a moment

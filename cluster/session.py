@@ -1,5 +1,7 @@
 """The one place that starts or joins Ray.
 
+Inside a job of Ray's Jobs server the address is `env`: Ray names the cluster in RAY_ADDRESS, and its own mode of authentication.
+
 A local session is private: it never joins a cluster it did not start (`address` is explicit, so neither RAY_ADDRESS nor what a killed
 driver left behind is picked up), ports are chosen by Ray, and its processes die with the driver (Linux parent-death signal; elsewhere Ray's
 reaper). Authentication is set explicitly: with `token`, a token is drawn per process and handed on through the environment only.
@@ -18,7 +20,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -27,9 +29,20 @@ from typing import Any
 import ray
 
 import cluster
+from coevo.config import FROM_ENVIRONMENT
 from coevo.errors import ConfigError, PrerequisiteError
 
-__all__ = ["NAMESPACE", "QUIET_ENVIRONMENT", "AuthMode", "Session", "SessionConfig", "open_session", "session_is_local"]
+__all__ = [
+    "FROM_ENVIRONMENT",
+    "NAMESPACE",
+    "QUIET_ENVIRONMENT",
+    "AuthMode",
+    "Session",
+    "SessionConfig",
+    "open_session",
+    "package_path",
+    "session_is_local",
+]
 
 NAMESPACE = "coevo"
 """Ray namespace of every named actor."""
@@ -74,11 +87,12 @@ class SessionConfig:
     """How to get a Ray cluster.
 
     Attributes:
-        address: Empty starts a private local cluster; else the address of one to join ("auto" is refused: name the cluster).
+        address: Empty starts a private local cluster; else the address of one to join ("auto" is refused: name the cluster);
+            `env` joins the one that RAY_ADDRESS names, as in a submitted job.
         num_cpus: Logical CPUs of a local cluster; they only ration placement.
         num_gpus: Logical GPUs of a local cluster; None lets Ray count them.
         object_store_bytes: Cap of the local object store.
-        auth: See `AuthMode`.
+        auth: See `AuthMode`; None = TOKEN for a local cluster, and what RAY_AUTH_MODE says (else TOKEN) for one that is joined.
         temp_dir: Folder of Ray's sockets and logs; empty for Ray's default. Keep it short: socket paths end at 107 bytes.
         log_to_driver: Whether worker output appears on the driver's terminal.
         environment: More variables for the workers.
@@ -88,7 +102,7 @@ class SessionConfig:
     num_cpus: int = MIN_LOGICAL_CPUS
     num_gpus: int | None = 0
     object_store_bytes: int = 256 << 20
-    auth: AuthMode = AuthMode.TOKEN
+    auth: AuthMode | None = None
     temp_dir: str = ""
     log_to_driver: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +131,7 @@ def open_session(config: SessionConfig | None = None) -> Iterator[Session]:
         ConfigError: An impossible setting, or a session is open already.
         PrerequisiteError: Ray could not be started or reached.
     """
-    settings = config or SessionConfig()
+    settings = _resolved(config or SessionConfig())
     _check(settings)
     with _sigterm_exits():
         global _joined
@@ -134,6 +148,21 @@ def open_session(config: SessionConfig | None = None) -> Iterator[Session]:
 def session_is_local() -> bool:
     """False while this process is part of a cluster that it joined: servers then listen beyond loopback."""
     return not _joined
+
+
+def _resolved(config: SessionConfig) -> SessionConfig:
+    """The address and the mode of authentication that the environment decides."""
+    address, auth = config.address, config.auth
+    if address == FROM_ENVIRONMENT:
+        address = os.environ.get("RAY_ADDRESS", "")
+        if not address:
+            fix = "this address is for jobs of Ray's Jobs server (coevo submit); elsewhere give HOST:PORT"
+            raise PrerequisiteError("the environment names no Ray cluster", seen="RAY_ADDRESS is not set", fix=fix)
+    if auth is None:
+        inherited = os.environ.get("RAY_AUTH_MODE", "") if address else ""
+        known = [mode for mode in AuthMode if mode.value == inherited]
+        auth = known[0] if known else AuthMode.TOKEN
+    return replace(config, address=address, auth=auth)
 
 
 def _check(config: SessionConfig) -> None:
@@ -159,7 +188,7 @@ def _connect(config: SessionConfig) -> Session:
         arguments: dict[str, Any] = {"address": config.address, "runtime_env": {"env_vars": wanted}}
     else:
         arguments = _local_arguments(config)
-        wanted |= {"PYTHONPATH": _python_path()}
+        wanted |= {"PYTHONPATH": package_path()}
     # A local cluster's processes inherit the environment of this moment; the driver gets its own back afterwards.
     with _environment({} if config.address else wanted):
         context = _init(arguments, config, tries=1 if config.address else _LOCAL_TRIES)
@@ -193,7 +222,7 @@ def _require_listener(address: str) -> None:
 
 
 def _set_auth(config: SessionConfig) -> None:
-    os.environ["RAY_AUTH_MODE"] = config.auth.value
+    os.environ["RAY_AUTH_MODE"] = (config.auth or AuthMode.TOKEN).value
     if config.auth is AuthMode.TOKEN and not config.address:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     # Ray reads both once, at import, so a process that imported Ray earlier has to be told to read them again.
@@ -216,7 +245,7 @@ def _local_arguments(config: SessionConfig) -> dict[str, Any]:
     return arguments
 
 
-def _python_path() -> str:
+def package_path() -> str:
     """The folder of our packages first, so that workers find the same ones as the driver, whatever its working folder."""
     root = str(Path(cluster.__file__).resolve().parents[1])
     inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != root]

@@ -3,17 +3,21 @@
 A job's identity is the hash of the job; its manifest is committed last, so training it again returns the stored adapter without work.
 Workers report world-size-independent checkpoints to the run's scratch folder: a killed worker is replaced and training goes on from the
 last one, and the same call after a killed driver finds the scratch folder again. Needs an open Ray session (`cluster.session`).
-Limits: scratch must be reachable from every node (a shared folder or a `pyarrow` filesystem); data parallel only.
+Checkpoints lie in the store's own storage (`scratch_of`), so every node reaches them. A loss that the cloud announces costs the step under
+way and none of `train.max_failures`: the workers write a checkpoint on the notice, and Ray Train starts again on what is left.
+Limits: data parallel only; the base model's folder must exist on every node.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+from urllib.parse import unquote
 
 from cluster.lora_worker import LoraPlan, load_rows, train_loop
 from coevo.config import TrainConfig
@@ -22,7 +26,9 @@ from coevo.identity import content_hash
 from coevo.ports import StoreSource, TrainingJob
 from coevo.records import Adapter
 
-__all__ = ["WORKER_ENVIRONMENT", "RayLoraTrainer", "job_id"]
+__all__ = ["WORKER_ENVIRONMENT", "RayLoraTrainer", "job_id", "scratch_of"]
+
+log = logging.getLogger(__name__)
 
 WORKER_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -32,6 +38,28 @@ WORKER_ENVIRONMENT = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 """One thread per worker: two on busy cores spin. Nothing is fetched from a hub."""
+
+
+@runtime_checkable
+class BucketSource(Protocol):
+    """A store source whose objects Ray Train can write as files (`cluster.s3`)."""
+
+    def filesystem(self) -> Any: ...
+
+    def path(self, key: str) -> str: ...
+
+
+def scratch_of(store: StoreSource, key: str) -> tuple[str, Any]:
+    """Where checkpoints below `key` of a store lie: path and pyarrow filesystem, the latter None for a folder.
+
+    Raises:
+        ConfigError: The store is neither a bucket nor a folder.
+    """
+    if isinstance(store, BucketSource):
+        return store.path(key), store.filesystem()
+    if store.uri.startswith("file://"):
+        return str(Path(unquote(store.uri.removeprefix("file://"))) / key), None
+    raise ConfigError("this store can't hold checkpoints", seen=store.uri, fix="use a folder that all nodes share, or s3://")
 
 
 _HOW = {"workers", "zero_stage", "save_steps", "max_failures", "seeds"}
@@ -62,6 +90,7 @@ class RayLoraTrainer:
         use_gpu: One GPU per worker, bf16, NCCL; else fp32 and gloo.
         resources_per_worker: Ray resources of one worker; None = one CPU, and one GPU where `use_gpu`.
         micro_batch: Rows of one forward pass of one worker; None = its whole share of the global batch.
+        spread: One worker per node as far as there are nodes; else Ray packs them, for the fastest interconnect.
         min_workers: Smallest number of workers to go on with when the cluster shrinks; None = exactly `train.workers`.
         in_process: Run the only worker inside this process, without Ray: the same code, seconds cheaper on a small machine, and a
             crash takes the caller along. Without DeepSpeed: one process has nothing to shard.
@@ -74,6 +103,7 @@ class RayLoraTrainer:
     use_gpu: bool = False
     resources_per_worker: dict[str, float] | None = None
     micro_batch: int | None = None
+    spread: bool = False
     min_workers: int | None = None
     in_process: bool = False
     filesystem: Any = None
@@ -96,9 +126,18 @@ class RayLoraTrainer:
         stored = self._stored(job)
         if stored is None:
             raise InfraError("training ended without an adapter", seen=job.output_prefix, fix="read the training worker's log")
-        if self.filesystem is None:
-            shutil.rmtree(Path(self.scratch) / _run_name(job), ignore_errors=True)
+        self._sweep(_run_name(job))
         return stored
+
+    def _sweep(self, name: str) -> None:
+        """Remove the checkpoints of a finished job; what a store out of reach keeps is garbage that `gc` finds."""
+        if self.filesystem is None:
+            shutil.rmtree(Path(self.scratch) / name, ignore_errors=True)
+            return
+        try:
+            self.filesystem.delete_dir(f"{self.scratch}/{name}")
+        except OSError as error:
+            log.warning("the checkpoints of %s stay for gc: %s", name, error)
 
     def _stored(self, job: TrainingJob) -> Adapter | None:
         store, key = self.store.open(), f"{job.output_prefix}/manifest.json"
@@ -155,7 +194,10 @@ class RayLoraTrainer:
                 train_loop_config={"plan": plan},
                 torch_config=TorchConfig(backend="nccl" if self.use_gpu else "gloo"),
                 scaling_config=ScalingConfig(
-                    num_workers=workers, use_gpu=self.use_gpu, resources_per_worker=self.resources_per_worker or _resources(self.use_gpu)
+                    num_workers=workers,
+                    use_gpu=self.use_gpu,
+                    resources_per_worker=self.resources_per_worker or _resources(self.use_gpu),
+                    placement_strategy="SPREAD" if self.spread else "PACK",
                 ),
                 run_config=RunConfig(**self._run_settings(job, config)),
             )

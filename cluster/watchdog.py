@@ -16,18 +16,26 @@ from coevo.errors import CoevoError
 from coevo.fanout import FanoutPolicy, Tries
 from coevo.ports import ItemOutcome, ItemState
 
-__all__ = ["SUSPECT_LOSSES", "LedgerNews", "MapLedger", "Watchdog", "WorkerEvent", "owed"]
+__all__ = ["LEAVING", "SUSPECT_LOSSES", "LedgerNews", "MapLedger", "Watchdog", "WorkerEvent", "owed"]
 
 SUSPECT_LOSSES = 2  # one loss is bad luck (a reclaimed spot node), two are a pattern
 
 
+LEAVING = "the node of this worker is being drained"
+"""Last line of the error of an item that a worker gave back."""
+
+
 class WorkerEvent(NamedTuple):
-    """News of one item: its outcome, or (outcome None) a failed attempt that will be repeated."""
+    """News of one item: its outcome, or (outcome None) a failed attempt that will be repeated.
+
+    `left`: the worker gave the item back unfinished, because its node is being drained; the outcome only says so.
+    """
 
     item: str
     tries: Tries
     error: str = ""
     outcome: ItemOutcome | None = None
+    left: bool = False
 
 
 def owed(item: str, tries: Tries, error: str) -> ItemOutcome:
@@ -119,6 +127,9 @@ class MapLedger:
         """Heartbeat of a worker with its news."""
         self._alive = self._alive or in_flight > 0 or bool(events)
         for event in events:
+            if event.left:  # its tries are those of the last failed attempt, reported before
+                self._claimed.discard(event.item)
+                continue
             self._tries[event.item] = event.tries
             if event.outcome is not None:
                 self._claimed.discard(event.item)

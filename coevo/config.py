@@ -17,6 +17,7 @@ from coevo.errors import ConfigError, nearest
 from coevo.identity import content_hash
 
 __all__ = [
+    "FROM_ENVIRONMENT",
     "BudgetConfig",
     "ClusterConfig",
     "Config",
@@ -320,6 +321,10 @@ class RetentionConfig(Config):
     """Attempts at committed episodes are kept for so long; null keeps them. The report counts what is there."""
     keep_runs: int | None = Field(None, ge=1)
     """Whole runs of the store that are kept, the last written ones and always this one; null keeps all."""
+
+
+FROM_ENVIRONMENT = "env"
+"""Address of a submitted job: the cluster that RAY_ADDRESS names."""
 
 
 class ClusterConfig(Config):

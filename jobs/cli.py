@@ -112,6 +112,9 @@ def build_app(runner: StageRunner = run_stage) -> typer.Typer:
     for verb, text in STAGES.items():
         app.command(verb, help=text)(_stage_command(verb, runner))
     app.command("status", help="What is stored of a run: stages, rows, owed, tokens, attempts. Reads the store only.")(_status)
+    app.command("submit", help="Hand the run to a cluster's Jobs server and follow it. The same command again attaches or resumes.")(
+        _submit
+    )
     app.command("doctor", help="Check this machine and this installation, one line each.")(_doctor)
     return app
 
@@ -149,12 +152,43 @@ def _stage_command(verb: str, runner: StageRunner) -> Callable[..., None]:
     return command
 
 
-def _status(config: ConfigPath, overrides: Overrides = None, shown: Shown = None, debug: Debug = False) -> None:
+def _status(
+    run: Annotated[str, typer.Argument(metavar="CONFIG|NAME", help="YAML file of the run, or with --store its name.", show_default=False)],
+    store: Annotated[str, typer.Option("--store", metavar="URI", help="Where the run NAME is stored; no config is read.")] = "",
+    overrides: Overrides = None,
+    shown: Shown = None,
+    debug: Debug = False,
+) -> None:
     def action() -> int:
-        from jobs.status import show_status
+        from jobs.status import show_run, show_status
 
         _log(debug)
-        return show_status(load_config(config, overrides or ()), open_display(shown))
+        if store:
+            return show_run(run, store, open_display(shown))
+        return show_status(load_config(Path(run), overrides or ()), open_display(shown))
+
+    raise typer.Exit(guarded(action, debug=debug))
+
+
+def _submit(
+    config: ConfigPath,
+    address: Annotated[str, typer.Option("--address", metavar="URL", help="Jobs server, http://HEAD:8265.", show_default=False)],
+    overrides: Overrides = None,
+    verb: Annotated[str, typer.Option("--verb", help="Verb that the job runs.")] = "run",
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Show its output until it ends; Ctrl-C only detaches.")] = True,
+    baked: Annotated[bool, typer.Option("--image-baked", help="The image holds the packages: upload the config only.")] = False,
+    working_dir: Annotated[Path | None, typer.Option("--working-dir", help="A folder of yours to upload too.", show_default=False)] = None,
+    needs: Annotated[list[str] | None, typer.Option("--needs", metavar="NAME", help="Variable that the nodes must set.")] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the job of this run instead.")] = False,
+    debug: Debug = False,
+) -> None:
+    def action() -> int:
+        from jobs import submit
+
+        _log(debug)
+        chosen = {"address": address, "verb": verb, "follow": follow, "baked": baked, "stop": stop}
+        run_config, display = load_config(config, overrides or ()), open_display(DisplayKind.PLAIN)
+        return submit.main(run_config, display, working_dir=working_dir, needs=tuple(needs or ()), **chosen)
 
     raise typer.Exit(guarded(action, debug=debug))
 

@@ -12,19 +12,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cluster.bulk import BulkOptions
 from cluster.dispatch import ActorOptions
 from cluster.engines.family import EngineConfig, EngineKind
 from cluster.executor import ActorExecutor, RayDataExecutor
+from cluster.notices import WatchPlan, notice_source
+from cluster.placement import worker_bundle
 from cluster.pool_model import PoolSource
 from cluster.publish import PoolPublisher
 from cluster.servers import ModelPool, PoolConfig
 from cluster.session import SessionConfig, open_session
+from cluster.spot import SpotWatch
 from cluster.stores import open_source
-from cluster.training import RayLoraTrainer
-from coevo.config import RunConfig
+from cluster.training import RayLoraTrainer, scratch_of
+from coevo.config import PlacementConfig, RunConfig
 from coevo.fanout import FanoutPolicy
 from coevo.models.recorded import RecordedPublisher, RecordedSource, RecordingPublisher, RecordingSource
 from coevo.ports import Executor, ModelSource, Publisher, StoreSource
@@ -63,6 +66,17 @@ def engine_config(config: RunConfig, *, path: str, model_id: str) -> EngineConfi
     )
 
 
+def _asks(placement: PlacementConfig, num_cpus: float) -> dict[str, Any]:
+    """What a pool or executor passes on to Ray for each of its processes."""
+    return {
+        "num_cpus": num_cpus if placement.num_cpus is None else placement.num_cpus,
+        "num_gpus": placement.num_gpus,
+        "memory_bytes": int(placement.memory_gib * (1 << 30)),
+        "resources": dict(placement.resources),
+        "spread": placement.spread is not False,
+    }
+
+
 def scratch_folder(context: RunContext) -> Path:
     """Where framework checkpoints and merged folders live while a run needs them: beside a local store, else in the working folder."""
     root = context.store_source.uri.removeprefix("file://") if context.store_source.uri.startswith("file://") else "."
@@ -71,7 +85,17 @@ def scratch_folder(context: RunContext) -> Path:
 
 def trainer(context: RunContext) -> RayLoraTrainer:
     """The trainer; it needs an open session only for jobs whose adapter is not stored."""
-    return RayLoraTrainer(store=context.store_source, scratch=str(scratch_folder(context) / "train"))
+    cluster = context.config.cluster
+    scratch, filesystem = scratch_of(context.store_source, f"{context.run}/scratch/train")
+    return RayLoraTrainer(
+        store=context.store_source,
+        scratch=scratch,
+        filesystem=filesystem,
+        use_gpu=cluster.pools.train.num_gpus > 0,
+        resources_per_worker=worker_bundle(cluster.pools.train),
+        spread=cluster.pools.train.spread is True,
+        min_workers=cluster.min_train_workers,
+    )
 
 
 class Serving:
@@ -86,7 +110,9 @@ class Serving:
     def open(cls, context: RunContext) -> Iterator[Serving]:
         """Start or join Ray for the duration of the block."""
         cluster = context.config.cluster
-        with open_session(SessionConfig(address=cluster.address or "", num_cpus=cluster.cpus)):
+        source = notice_source(cluster.spot)
+        plan = WatchPlan(source, cluster.spot.period_s, cluster.spot.on_rebalance) if source is not None else None
+        with open_session(SessionConfig(address=cluster.address or "", num_cpus=cluster.cpus)), SpotWatch(plan):
             serving = cls(context)
             try:
                 yield serving
@@ -119,8 +145,10 @@ class Serving:
         if self._pool is None:
             kind, reason = engine_kind(config.weak.engine)
             self._context.display.note(f"starting {config.weak.replicas} {kind} engines for {model_id} ({reason})")
-            pool = ModelPool(PoolConfig(engine=engine_config(config, path=path, model_id=model_id), replicas=config.weak.replicas))
-            self._pool = pool.start()
+            engine = engine_config(config, path=path, model_id=model_id)
+            self._pool = ModelPool(
+                PoolConfig(engine=engine, replicas=config.weak.replicas, **_asks(config.cluster.pools.weak, 1.0))
+            ).start()
         elif self._pool.model_id != model_id:
             self._context.display.note(f"swapping the engines' weights to {model_id}")
             self._pool.load_weights(path, model_id=model_id)
@@ -145,7 +173,9 @@ class Serving:
     @cached_property
     def small(self) -> Executor:
         """Long-lived workers for the many small batches of a search."""
-        return ActorExecutor(self._policy(), ActorOptions(actors=self._context.config.rollout.workers))
+        config = self._context.config
+        options = ActorOptions(actors=config.rollout.workers, **_asks(config.cluster.pools.rollout, 0.5))
+        return ActorExecutor(self._policy(), options)
 
     @cached_property
     def bulk(self) -> Executor:
@@ -153,7 +183,8 @@ class Serving:
         rollout = self._context.config.rollout
         if self._context.config.cluster.bulk == "actors":
             return self.small
-        return RayDataExecutor(self._policy(), BulkOptions(actors=rollout.workers, block_rows=8))
+        asks = _asks(self._context.config.cluster.pools.rollout, 0.5)
+        return RayDataExecutor(self._policy(), BulkOptions(actors=rollout.workers, block_rows=8, **asks))
 
     def rest(self) -> None:
         """Close pool and executors."""

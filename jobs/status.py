@@ -1,7 +1,8 @@
-"""`coevo status`: what is stored of a run, from the store alone. Works while the run is in progress and starts nothing."""
+"""`coevo status`: what is stored of a run, from the store alone. Works while the run is in progress, wherever it runs; starts nothing."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +18,15 @@ from coevo.ports import BlobStore
 from coevo.records import Status
 from coevo.store.artifacts import StageManifest
 from coevo.store.episodes import EpisodeStore
+from coevo.store.ledger import Budget, Ledger, Spend
 from coevo.store.run_directory import config_differences
+from jobs.beacon import Beacon, read_beacon
 from jobs.display import Display, duration
 
-__all__ = ["Attempts", "RunStatus", "StageStatus", "read_status", "show_status"]
+__all__ = ["Attempts", "RunStatus", "StageStatus", "read_status", "show_run", "show_status"]
 
 ORDER = ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate", "report")
-NO_STAGES = {"episodes", "attempts", "scratch"}
+NO_STAGES = {"episodes", "attempts", "scratch", "ledger"}
 SHOWN_IDS = 5
 RESUMABLE = ("store", "cluster", "rollout", "retention")
 
@@ -64,13 +67,16 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Everything that `coevo status` says. `config` None: the run never started."""
+    """Everything that `coevo status` says. `config` None: the run never started; `beacon` None: no job told of its progress."""
 
     run: str
     config: Mapping[str, Any] | None
     stages: tuple[StageStatus, ...]
     episodes: int
     attempts: Attempts
+    beacon: Beacon | None
+    spent: Spend
+    held: Spend
 
 
 def read_status(store: BlobStore, run: str) -> RunStatus:
@@ -78,7 +84,9 @@ def read_status(store: BlobStore, run: str) -> RunStatus:
     keys = [info.key[len(run) + 1 :] for info in store.list(f"{run}/")]
     config = orjson.loads(store.get(f"{run}/config.json")) if "config.json" in keys else None
     episodes = sum(key.startswith("episodes/") for key in keys)
-    return RunStatus(run, config, _stages(store, run, keys), episodes, _attempts(EpisodeStore(store, run)))
+    ledger = Ledger(store, budget=Budget(), prefix=f"{run}/ledger")
+    attempts = _attempts(EpisodeStore(store, run))
+    return RunStatus(run, config, _stages(store, run, keys), episodes, attempts, read_beacon(store, run), ledger.spent, ledger.held)
 
 
 def _stages(store: BlobStore, run: str, keys: list[str]) -> tuple[StageStatus, ...]:
@@ -125,13 +133,18 @@ def _attempts(episodes: EpisodeStore) -> Attempts:
 
 def show_status(config: RunConfig, display: Display) -> int:
     """Print the status of the run that `config` names; exit code 0."""
-    absent = "://" not in config.store and not Path(config.store).is_dir()  # opening a local store would make its folder
-    status = read_status(open_source(config.store).open(), config.name) if not absent else None
+    return show_run(config.name, config.store, display, config=config)
+
+
+def show_run(name: str, uri: str, display: Display, *, config: RunConfig | None = None) -> int:
+    """Print the status of a run by its name and its store; with `config` also what differs from the stored one."""
+    absent = "://" not in uri and not Path(uri).is_dir()  # opening a local store would make its folder
+    status = read_status(open_source(uri).open(), name) if not absent else None
     if status is None or status.config is None:
-        display.result("status", (f"run {config.name!r}: nothing stored in {config.store} yet",))
+        display.result("status", (f"run {name!r}: nothing stored in {uri} yet",))
         return 0
     header = ("stage", "inputs", "state", "written", "dropped", "failed", "owed", "tokens", "wall", "cost")
-    display.table(f"run {config.name!r}", header, [_row(one) for one in status.stages])
+    display.table(f"run {name!r}", header, [_row(one) for one in status.stages])
     display.result("status", tuple(_closing(status, config)))
     return 0
 
@@ -146,16 +159,24 @@ def _row(one: StageStatus) -> tuple[str, ...]:
     return (one.stage, one.input_hash[:8], "done", *counts, duration(manifest.wall_s), cost)
 
 
-def _closing(status: RunStatus, config: RunConfig) -> list[str]:
+def _closing(status: RunStatus, config: RunConfig | None) -> list[str]:
     tries = status.attempts
+    now = [status.beacon.line(time.time())] if status.beacon is not None else []
     per_id = f"{tries.tries:,} attempts at {tries.ids:,} ids, at most {tries.most} per id"
     lines = [
+        *now,
+        f"paid {_amount(status.spent)}; held for work under way {_amount(status.held)}",
         f"{status.episodes:,} episodes committed; {per_id}, {tries.open} ids in flight or owed",
         f"{tries.retried} ids tried again after infrastructure trouble; {tries.replayed} played to an outcome more than once",
     ]
     lines += [f"  {id[:16]}: {count} attempts" for id, count in tries.examples]
-    if status.config is not None:
+    if status.config is not None and config is not None:
         given = config.model_dump(mode="json")
         changed = [one for one in config_differences(status.config, given) if one.name.partition(".")[0] not in RESUMABLE]
         lines += [f"config differs from the stored one: {one.name}: {one.stored} -> {one.given}" for one in changed]
     return lines
+
+
+def _amount(spend: Spend) -> str:
+    dollars = "" if spend.usd is None else f", ${spend.usd:,.2f}"
+    return f"{spend.episodes:,} episodes, {spend.tokens:,} tokens{dollars}"
