@@ -151,13 +151,18 @@ class RolloutWorker:
         return episode, Attempt(id=spec.id, number=attempt, outcome=episode.status, error=episode.error, worker=self._worker, wall_s=wall_s)
 
     def _keep(self, episode: Episode, tried: Attempt) -> Episode:
-        """Write the attempt and commit the episode; the one that stands."""
-        self._episodes.record_attempt(tried)
+        """Commit the episode and write the attempt; the episode that stands.
+
+        In this order: a kill between the two leaves a committed episode without its attempt, not an outcome that is played again.
+        """
         if episode.status is Status.INFRA_ERROR:
+            self._episodes.record_attempt(tried)
             raise InfraError(
                 "the episode met infrastructure trouble", seen=episode.error[-2000:], fix="it is played again in a fresh world"
             )
-        return self._episodes.commit_first(episode)
+        stands = self._episodes.commit_first(episode)
+        self._episodes.record_attempt(tried)
+        return stands
 
     def _note(self, episode: Episode) -> dict[str, Any]:
         """The index row; with what a bought model's turns cost."""
