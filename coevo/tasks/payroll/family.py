@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coevo.tasks.family import Size
 from coevo.tasks.miniature_policy import mini_policy
-from coevo.tasks.payroll import mini, standard
+from coevo.tasks.payroll import long, mini, standard
 from coevo.tasks.payroll.standard_policy import StandardPolicy
 from coevo.tasks.variants import Variant, VariantFamily
 
@@ -13,6 +13,7 @@ __all__ = ["PayrollFamily", "family"]
 _VARIANTS = {
     Size.MINI: Variant(tuple(mini.TEMPLATES), mini.SPEC.tools, mini.SPEC.conduct, mini.open_mini, mini_policy),
     Size.STANDARD: Variant(tuple(standard.TEMPLATES), standard.TOOLS, standard.CONDUCT, standard.open_standard, StandardPolicy),
+    Size.LONG: Variant(tuple(standard.TEMPLATES), long.LONG_TOOLS, long.LONG_CONDUCT, long.open_long, StandardPolicy),
 }
 
 

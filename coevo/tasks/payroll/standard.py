@@ -6,8 +6,8 @@ calculates, and settles each employee once: pay, hold or escalate. A careful run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
 from types import MappingProxyType
@@ -22,10 +22,36 @@ from coevo.tasks.grading import NOT_SETTLED, grade_settlements
 from coevo.tasks.library import Document, Library
 from coevo.tasks.paging import page_of
 from coevo.tasks.payroll.arithmetic import Rounding, evaluate, plain_number, round_to
-from coevo.tasks.payroll.rulebook import KINDS, Atom, Person, Rules, documents, draw_rules, settling_call
+from coevo.tasks.payroll.people import draw_people
+from coevo.tasks.payroll.rulebook import (
+    FIRST_ATOMS,
+    Addition,
+    Atom,
+    Person,
+    Rules,
+    WidePerson,
+    WideRules,
+    documents,
+    draw_rules,
+    draw_wide_rules,
+    settling_call,
+)
 from coevo.tasks.world import MAX_INTEGER, TERMINAL_TOOL, PlainWorld, Toolbox
 
-__all__ = ["BATCH", "CONDUCT", "TEMPLATES", "TOOLS", "StandardData", "StandardFacts", "StandardWorld", "facts", "open_standard"]
+__all__ = [
+    "BATCH",
+    "CONDUCT",
+    "TEMPLATES",
+    "TOOLS",
+    "StandardData",
+    "StandardFacts",
+    "StandardWorld",
+    "Template",
+    "facts",
+    "find_template",
+    "open_standard",
+    "record_fields",
+]
 
 BATCH = 5
 """Employees per page and per batched read."""
@@ -35,11 +61,24 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One wording with the rules that apply. `draft` puts a future version of the time rule on the shelf."""
+    """One wording with the rules that apply.
+
+    Attributes:
+        wording: Instruction with the slots `{month}` and `{department}`.
+        atoms: Rules that stop a payment.
+        draft: A future version of the time rule lies on the shelf.
+        additions: What changes a sum beside hours and overtime.
+    """
 
     wording: str
     atoms: tuple[Atom, ...]
     draft: bool = False
+    additions: tuple[Addition, ...] = ()
+
+    @property
+    def wide(self) -> bool:
+        """It needs more than the first rules."""
+        return bool(self.additions) or not set(self.atoms) <= set(FIRST_ATOMS)
 
 
 _BASE = (Atom.CONTRACTOR_CAP,)
@@ -52,16 +91,49 @@ TEMPLATES = MappingProxyType(
         ),
         "gaps": Template("Go through {department}'s {month} time sheets and settle the payroll.", (*_BASE, Atom.GAP)),
         "ceilings": Template("Audit the {month} payroll for {department}; some entries look odd.", (*_BASE, Atom.RATE_CEILING, Atom.GAP)),
-        "full": Template("Do the complete {month} payroll audit for {department}.", tuple(Atom), draft=True),
+        "full": Template("Do the complete {month} payroll audit for {department}.", FIRST_ATOMS, draft=True),
+        "leavers": Template("{department} had some departures. Please run its {month} payroll.", (*_BASE, Atom.LEFT)),
+        "bank": Template("Audit {department}'s payroll for {month} and release what can be paid.", (*_BASE, Atom.BANK)),
+        "advances": Template(
+            "Settle the {month} payroll of {department}; a few people got money early.", _BASE, additions=(Addition.ADVANCE,)
+        ),
+        "nights": Template("Please pay {department} for {month}, both shifts.", (*_BASE, Atom.APPROVAL), additions=(Addition.NIGHT,)),
+        "limits": Template("Check and settle every {month} payment of {department}.", (*_BASE, Atom.LARGE_SUM)),
+        "short_months": Template("Do the {month} payroll for {department}. Not everybody was here all month.", (*_BASE, Atom.FEW_HOURS)),
+        "time_sheets": Template(
+            "{department} handed in its {month} time sheets. Settle them.", (Atom.GAP, Atom.FEW_HOURS, Atom.INTERN_CAP), draft=True
+        ),
+        "master_data": Template(
+            "Somebody changed master data in {department}. Audit the {month} payroll.", (Atom.BANK, Atom.RATE_CEILING, Atom.LEFT)
+        ),
+        "shift_plan": Template(
+            "Close {month} for {department}: shifts, advances, everything.", (*_BASE, Atom.GAP), additions=tuple(Addition)
+        ),
+        "quarter": Template(
+            "We need {department}'s {month} payroll before the quarter closes.",
+            (*_BASE, Atom.APPROVAL, Atom.LARGE_SUM),
+            draft=True,
+            additions=(Addition.ADVANCE,),
+        ),
+        "juniors": Template("Audit {month} for {department}, a team with many juniors.", (Atom.INTERN_CAP, Atom.FEW_HOURS, Atom.LEFT)),
+        "specialists": Template(
+            "Please go over the {month} pay of {department}'s specialists and settle it.",
+            (Atom.RATE_CEILING, Atom.LARGE_SUM, Atom.APPROVAL),
+            additions=(Addition.NIGHT,),
+        ),
+        "takeover": Template("I took over {department}. Can you do its {month} payroll?", (*FIRST_ATOMS, Atom.LEFT, Atom.BANK), draft=True),
+        "everything": Template(
+            "Full audit of {department} for {month}, please; nothing may be paid wrongly.",
+            tuple(Atom),
+            draft=True,
+            additions=tuple(Addition),
+        ),
     }
 )
 """Seeded templates; a run of diversity d draws from the first d."""
 
 _DEPARTMENTS = ("Finance", "Operations", "Support", "Logistics", "Sales", "Engineering", "Legal", "Marketing", "Research", "Facilities")
 _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December")
-_FIRST = ("Ana", "Bo", "Chidi", "Dana", "Emre", "Farah", "Goran", "Hana", "Ivo", "Jun", "Kira", "Lars", "Mina", "Noor", "Olga", "Piotr")
-_LAST = ("Adler", "Brandt", "Costa", "Diaz", "Evans", "Fischer", "Grant", "Horvat", "Ito", "Jensen", "Kaya", "Lopez", "Moreau", "Novak")
-_RATES = MappingProxyType({"staff": (18, 45), "temp": (14, 28), "contractor": (30, 80), "intern": (10, 16)})
 
 
 def _tool(name: str, description: str, *, optional: tuple[str, ...] = (), **properties: dict[str, Any]) -> ToolSpec:
@@ -125,12 +197,22 @@ class StandardData:
     rules: Rules
     library: tuple[Document, ...]
 
+    @property
+    def everybody(self) -> tuple[Person, ...]:
+        """Everyone whose record can be read."""
+        return self.people
+
 
 class StandardWorld(PlainWorld):
     """See the module docstring. `state["settled"]` maps employee id -> the call that settled it, `[name, arguments]`."""
 
     toolbox: ClassVar[Toolbox] = Toolbox(TOOLS)
     _data: StandardData
+
+    def __init__(self, instance: TaskInstance, *, instruction: str, data: StandardData, part_chars: int | None = None) -> None:
+        super().__init__(instance, instruction=instruction, data=data, state={"settled": {}})
+        self._library = Library(data.library, part_chars=part_chars)
+        self._by_id = {one.id: one for one in data.everybody}
 
     def tool_list_employees(self, department: str, page: int = 1) -> dict[str, Any]:
         """One page of ids and names."""
@@ -142,8 +224,7 @@ class StandardWorld(PlainWorld):
 
     def tool_get_records(self, employees: list[str]) -> dict[str, Any]:
         """Kind and rate."""
-        people = self._batch(employees)
-        return {"records": [{"employee": one.id, "kind": one.kind, "name": one.name, "rate": _plain(one.rate)} for one in people]}
+        return {"records": [self._record_of(one) for one in self._batch(employees)]}
 
     def tool_get_timesheets(self, employees: list[str]) -> dict[str, Any]:
         """Entries per week; a missing one says so."""
@@ -155,11 +236,11 @@ class StandardWorld(PlainWorld):
 
     def tool_search_documents(self, query: str) -> dict[str, Any]:
         """Up to five hits, those with most of the words first."""
-        return Library(self._data.library).search(query)
+        return self._library.search(query)
 
     def tool_read_document(self, document: str) -> dict[str, Any]:
         """Title and text."""
-        return Library(self._data.library).read(document)
+        return self._library.read(document)
 
     def tool_calculate(self, expressions: list[str], round_to: float | None = None, mode: str = "half_up") -> dict[str, Any]:
         """Values in the order of the expressions."""
@@ -184,12 +265,17 @@ class StandardWorld(PlainWorld):
         """One checkpoint per employee and `finished`; see `grade_settlements`."""
         settled = self._state["settled"]
         problems = {one.id: _problem(settling_call(self._data.rules, one), settled.get(one.id)) for one in self._data.people}
-        return grade_settlements(problems, finished=self.finished)
+        strays = dict.fromkeys(self.reveal().strays, "is not part of this audit and should not have been touched")
+        return grade_settlements({**problems, **strays}, finished=self.finished)
 
     def reveal(self) -> StandardFacts:
         """See `facts`."""
         settled = {employee: ToolCall(name, arguments) for employee, (name, arguments) in self._state["settled"].items()}
-        return StandardFacts(self._data, MappingProxyType(settled))
+        return StandardFacts(self._data, MappingProxyType(settled), self._library)
+
+    def _record_of(self, one: Person) -> dict[str, Any]:
+        more = record_fields(self._data.rules, one)
+        return {"employee": one.id, "kind": one.kind, **more, "name": one.name, "rate": _plain(one.rate)}
 
     def _settle(self, employee: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         settled = self._state["settled"]
@@ -207,10 +293,19 @@ class StandardWorld(PlainWorld):
             raise ToolError(f"bad arguments: {name} takes 1 to {BATCH} entries")
 
     def _person(self, employee: str) -> Person:
-        for one in self._data.people:
-            if one.id == employee:
-                return one
-        raise ToolError("unknown employee; list_employees gives ids")
+        one = self._by_id.get(employee)
+        if one is None:
+            raise ToolError("unknown employee; list_employees gives ids")
+        return one
+
+
+def record_fields(rules: Rules, person: Person) -> dict[str, Any]:
+    """Fields that a record has beside kind, name and rate, as far as a rule or addition reads them."""
+    if not isinstance(rules, WideRules) or not isinstance(person, WidePerson):
+        return {}
+    active = {*dict(rules.atoms), *rules.additions}
+    shown = {Addition.ADVANCE: "advance", Atom.BANK: "bank", Addition.NIGHT: "shift", Atom.LEFT: "status"}
+    return {name: getattr(person, name) for one, name in shown.items() if one in active} | ({"lead": person.lead} if person.lead else {})
 
 
 def _weeks(person: Person) -> list[dict[str, Any]]:
@@ -255,6 +350,13 @@ class StandardFacts:
 
     data: StandardData
     settled: MappingProxyType[str, ToolCall]
+    library: Library
+
+    @property
+    def strays(self) -> tuple[str, ...]:
+        """Settled employees who are not part of the audit."""
+        own = {one.id for one in self.data.people}
+        return tuple(employee for employee in self.settled if employee not in own)
 
     @property
     def unsettled(self) -> tuple[Person, ...]:
@@ -277,88 +379,21 @@ def facts(world: World) -> StandardFacts:
     return world.reveal()
 
 
-def open_standard(instance: TaskInstance) -> StandardWorld:
-    """Generate and open one instance. Raises `ConfigError` for an unknown template."""
+def find_template(instance: TaskInstance) -> Template:
+    """The template of an instance. Raises `ConfigError` with the nearest known name."""
     template = TEMPLATES.get(instance.template)
     if template is None:
         raise ConfigError("unknown payroll template", seen=instance.template, fix=nearest(instance.template, TEMPLATES))
+    return template
+
+
+def open_standard(instance: TaskInstance) -> StandardWorld:
+    """Generate and open one instance. Raises `ConfigError` for an unknown template."""
+    template = find_template(instance)
     random = Random(derive_seed(instance.family, instance.size, instance.template, instance.stream, instance.seed))
     department, month = random.choice(_DEPARTMENTS), random.choice(_MONTHS)
-    rules = draw_rules(random, template.atoms)
-    data = StandardData(department, month, _people(random, rules), rules, documents(random, rules, f"{month} 2026", draft=template.draft))
+    rules = draw_wide_rules(random, template.atoms, template.additions) if template.wide else draw_rules(random, template.atoms)
+    people = draw_people(random, rules)
+    data = StandardData(department, month, people, rules, documents(random, rules, f"{month} 2026", draft=template.draft))
     wording = template.wording.format(month=month, department=department)
-    return StandardWorld(instance, instruction=wording, data=data, state={"settled": {}})
-
-
-def _people(random: Random, rules: Rules) -> tuple[Person, ...]:
-    """A department in which each active rule decides at least one case, and overtime is paid at least once."""
-    count = random.randint(max(6, len(rules.atoms) + 2), 14)
-    makers: list[Callable[[Random, Rules, Person], Person]] = [_overtime, *(_CASES[atom] for atom, _ in rules.atoms)]
-    makers += [random.choice((_ordinary, _ordinary, _overtime, *makers)) for _ in range(count - len(makers))]
-    random.shuffle(makers)
-    ids = random.sample(range(1000, 10000), count)
-    names = random.sample([f"{first} {last}" for first in _FIRST for last in _LAST], count)
-    return tuple(
-        make(random, rules, _blank(random, rules, f"E{number}", name)) for make, number, name in zip(makers, ids, names, strict=True)
-    )
-
-
-def _blank(random: Random, rules: Rules, employee: str, name: str) -> Person:
-    """An employee whom no rule stops: of any kind, within all limits."""
-    kind = random.choices(KINDS, (5, 2, 2, 2))[0]
-    return _of_kind(random, rules, kind, Person(employee, name, kind, 0.0, (), random.choice(("approved", "pending", "none"))))
-
-
-def _of_kind(random: Random, rules: Rules, kind: str, person: Person) -> Person:
-    low, high = _RATES[kind]
-    weekly = {"intern": rules.intern_cap, "contractor": rules.contractor_cap / 4}.get(kind, min(rules.threshold, 40))
-    weeks = tuple(weekly - random.randint(0, 24) / 4 for _ in range(4))
-    return Person(person.id, person.name, kind, random.randint(low * 20, high * 20) / 20, weeks, person.approval)
-
-
-def _ordinary(random: Random, rules: Rules, person: Person) -> Person:
-    return person
-
-
-def _overtime(random: Random, rules: Rules, person: Person) -> Person:
-    base = _of_kind(random, rules, random.choice(rules.overtime_kinds), person)
-    return replace(base, weeks=_longer(random, base.weeks, rules.threshold), approval="approved")
-
-
-def _gap(random: Random, rules: Rules, person: Person) -> Person:
-    place = random.randrange(4)
-    return replace(person, weeks=tuple(None if index == place else hours for index, hours in enumerate(person.weeks)))
-
-
-def _ceiling(random: Random, rules: Rules, person: Person) -> Person:
-    return replace(person, rate=rules.rate_ceiling + random.randint(1, 800) / 4)
-
-
-def _contractor(random: Random, rules: Rules, person: Person) -> Person:
-    base = _of_kind(random, rules, "contractor", person)
-    extra = random.randint(1, 12) / 4
-    return replace(base, weeks=tuple(rules.contractor_cap / 4 + extra * sign for sign in (1, -1, 1, 0)))
-
-
-def _intern(random: Random, rules: Rules, person: Person) -> Person:
-    base = _of_kind(random, rules, "intern", person)
-    return replace(base, weeks=_longer(random, base.weeks, rules.intern_cap))
-
-
-def _unapproved(random: Random, rules: Rules, person: Person) -> Person:
-    return replace(_overtime(random, rules, person), approval=random.choice(("pending", "none")))
-
-
-_CASES: dict[Atom, Callable[[Random, Rules, Person], Person]] = {
-    Atom.GAP: _gap,
-    Atom.RATE_CEILING: _ceiling,
-    Atom.CONTRACTOR_CAP: _contractor,
-    Atom.INTERN_CAP: _intern,
-    Atom.APPROVAL: _unapproved,
-}
-
-
-def _longer(random: Random, weeks: tuple[float | None, ...], limit: float) -> tuple[float | None, ...]:
-    """One or two weeks beyond the limit by 0.25 to 8 hours."""
-    places = random.sample(range(4), random.randint(1, 2))
-    return tuple(limit + random.randint(1, 32) / 4 if index in places else hours for index, hours in enumerate(weeks))
+    return StandardWorld(instance, instruction=wording, data=data)
