@@ -85,13 +85,13 @@ class SpotWatch:
             time.sleep(0.1)
 
     def _loop(self) -> None:
-        while not self._stop.wait(0.0 if not self._watchers else _ROUND_S):
+        while not self._stop.is_set():
             try:
                 with boundary(InfraError, "the spot watch met an error"):
                     self._round()
             except CoevoError as error:
                 log.warning("%s", error)
-                self._stop.wait(_ROUND_S)
+            self._stop.wait(_ROUND_S)
 
     def _round(self) -> None:
         found: list[dict[str, Any]] = ray.nodes()

@@ -184,8 +184,9 @@ class JobsServer:
         if not address.startswith(("http://", "https://")):
             raise ConfigError("the Jobs server's address is a URL", seen=address, fix="--address http://HEAD:8265")
         self.address = address
+        token = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+        os.environ.setdefault("RAY_AUTH_MODE", "token" if token else "disabled")  # Ray reads it once, at import
         sdk: Any = importlib.import_module("ray.job_submission")
-        os.environ.setdefault("RAY_AUTH_MODE", "token" if os.environ.get("RAY_AUTH_TOKEN") else "disabled")
         try:
             self._client = sdk.JobSubmissionClient(address)
         except (ConnectionError, RuntimeError, OSError) as error:

@@ -3,24 +3,29 @@
 1. The status comes from the store alone and shows closed and begun stages, owed ids, tokens and time.
 2. Attempts are counted per id: retried after infrastructure trouble, or played to an outcome twice, which must never be.
 3. A run that never started, or belongs to another configuration, is said in words; nothing is written.
+4. A running job is told by name and store alone: its stage, how far it is, whether it still gives signs, what it paid and holds (R17).
 """
 
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coevo.chat import Sampling
 from coevo.config import RunConfig
+from coevo.ports import Progress
 from coevo.records import Adapter, Attempt, Episode, EpisodeSpec, Grade, Status
 from coevo.store.artifacts import StageWriter
 from coevo.store.episodes import EpisodeStore
+from coevo.store.ledger import Budget, Ledger, Spend
 from coevo.store.local import LocalStore
 from coevo.store.run_directory import RunDirectory
+from jobs.beacon import BeaconDisplay, read_beacon
 from jobs.display import PlainDisplay
-from jobs.status import read_status, show_status
+from jobs.status import read_status, show_run, show_status
 
 
 def spec(seed: int) -> EpisodeSpec:
@@ -112,3 +117,31 @@ def test_a_run_that_never_started_leaves_no_trace(config: RunConfig) -> None:
     assert show_status(config, PlainDisplay(out=out, err=out)) == 0
     assert "nothing stored" in out.getvalue()
     assert not Path(config.store).exists()
+
+
+def test_a_running_job_is_told_by_name_and_store(store: LocalStore, config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 4."""
+    fill(store, config)
+    ledger = Ledger(store, budget=Budget(), prefix="trial/ledger")
+    paid = ledger.reserve("rollout/1", estimate=Spend(usd=None, tokens=9_000, episodes=9))
+    ledger.settle(paid, Spend(usd=None, tokens=7_654, episodes=8))
+    ledger.reserve("rollout/2", estimate=Spend(usd=None, tokens=4_321, episodes=4))
+    monkeypatch.setenv("COEVO_SUBMISSION_ID", "coevo-trial-0123-2")
+    moment = [1000.0]
+    display = BeaconDisplay(PlainDisplay(out=io.StringIO(), err=io.StringIO()), store, "trial", clock=lambda: moment[0])
+    display.stage("rollout", 400)
+    display.progress(Progress("rollout", 25, 400, owed=1, tokens=99))
+    display.close()
+    found = read_beacon(store, "trial")
+    assert found is not None
+    assert (found.stage, found.done, found.total, found.job, found.open) == ("rollout", 25, 400, "coevo-trial-0123-2", False)
+    assert "ended" in found.line(1001.0)
+    working = replace(found, open=True)
+    assert working.line(1003.0) == "rollout: 25 of 400, 1 owed, 99 tokens (job coevo-trial-0123-2, running)"
+    assert "silent for 500 s" in working.line(1500.0)
+    out = io.StringIO()
+    assert show_run("trial", config.store, PlainDisplay(out=out, err=out)) == 0
+    for text in ("25 of 400", "7,654", "4,321", "coevo-trial-0123-2"):
+        assert text in out.getvalue()
+    store.put_if_match("trial/scratch/progress.json", b'{"v": 2}', etag=store.head("trial/scratch/progress.json").etag)  # type: ignore[union-attr]
+    assert read_beacon(store, "trial") is None
