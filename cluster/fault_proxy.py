@@ -202,7 +202,7 @@ class FaultProxy:
                     return None
                 writer.write(answer.encoded)
                 await writer.drain()
-        except (ConnectionError, EOFError, ValueError, OSError) as error:
+        except (EOFError, ValueError, OSError, asyncio.CancelledError) as error:  # a cancelled one ends with the proxy
             log.debug("a proxied connection ended: %r", error)
             _reset(writer)
         finally:

@@ -22,6 +22,7 @@ from coevo.errors import ConfigError, InfraError, StoreError
 from coevo.identity import derive_seed
 from coevo.ports import PutResult, StoreSource, TrainingJob
 from coevo.records import Adapter, TrainingRow
+from coevo.store.patient import PatientStore
 from coevo.store.tables import decode_records
 
 __all__ = ["LoraPlan", "TokenRow", "load_rows", "train_loop", "training_order"]
@@ -142,7 +143,7 @@ def train_loop(plan: LoraPlan) -> None:
     torch.set_num_threads(1)
     context = ray.train.get_context()
     rank, workers = context.get_world_rank(), context.get_world_size()
-    store, config = plan.store.open(), plan.config
+    store, config = PatientStore(plan.store.open()), plan.config
     rows = load_rows(store.get(plan.job.rows_key), max_length=config.max_length, where=plan.job.rows_key)
     order = training_order(len(rows), epochs=config.epochs, global_batch=config.global_batch, seed=plan.job.seed)
     progress = _Progress(total=len(order) // config.global_batch)
@@ -192,7 +193,7 @@ def _commit(
     checks.require(job.output_prefix)
     digest = tensors_hash(tensors)
     key = f"{job.output_prefix}/{digest[:16]}"
-    store = plan.store.open()
+    store = PatientStore(plan.store.open())  # hours of training are not lost to a minute of outage
     with tempfile.TemporaryDirectory() as folder:
         store_folder(store, write_adapter(folder, tensors, peft), key)
     tail = progress.losses[-min(5, len(progress.losses)) :]
