@@ -310,6 +310,11 @@ class ModelPool:
                     slot.state, slot.not_before = ReplicaState.DOWN, 0.0
             self._changed.notify_all()
 
+    def place_next(self, resources: Mapping[str, float]) -> None:
+        """Custom resources that replicas started from now on ask of their node, such as a market's label; those that run stay."""
+        with self._changed:
+            self._config = replace(self._config, resources=dict(resources))
+
     def stats(self) -> PoolStats:
         """State, load and recent failures."""
         with self._changed:

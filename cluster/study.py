@@ -113,7 +113,7 @@ class _Sensitivity(_Part):
 
 
 class Study(_Part):
-    """See `jobs/configs/gpu_study.yaml`, where every key is shown with its reason."""
+    """See `jobs/studies/gpu_study.yaml`, where every key is shown with its reason."""
 
     name: str
     prices: str | None = None
@@ -264,5 +264,5 @@ def load_study(path: Path) -> Study:
         return Study.model_validate(data)
     except ValidationError as error:
         lines = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()]
-        fix = "compare with jobs/configs/gpu_study.yaml"
+        fix = "compare with jobs/studies/gpu_study.yaml"
         raise ConfigError("the study is not valid", seen=f"{path}: " + "\n    ".join(lines), fix=fix) from error

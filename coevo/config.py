@@ -281,6 +281,9 @@ class PlacementConfig(Config):
     """Instance type of the nodes in the price sheet; null: these processes have no known price."""
     market: Literal["on_demand", "spot"] = "on_demand"
     """Market in which the nodes are bought, for their price."""
+    on_demand_resources: dict[str, float] | None = None
+    """What engines ask instead of `resources` while spot proves bad (`market: spot` under `pool_policy: phased`); null: they keep asking
+    for the same, and the priority of the cluster's node groups decides."""
     tokens_per_s: float | None = Field(None, gt=0)
     """Prompt and completion tokens (training: row tokens) per second of one process, measured or assumed; null: hours and dollars are not
     estimated, and a budget in dollars is refused."""
@@ -361,7 +364,7 @@ class RunConfig(Config):
     """Folder or URI of the object store; not part of the run's identity."""
     family: str = "payroll"
     """Task family."""
-    size: Literal["mini", "standard"] = "mini"
+    size: Literal["mini", "standard", "long"] = "mini"
     """Size of the instances."""
     diversity: int = Field(3, ge=1, le=20)
     """Templates drawn from."""

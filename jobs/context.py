@@ -22,7 +22,7 @@ from coevo.harness.bundle import HarnessBundle
 from coevo.identity import content_hash
 from coevo.mini.model import folder_model_id, mini_path
 from coevo.models.reference import ReferenceSource
-from coevo.ports import BlobStore, Executor, ItemState, MapReport, ModelSource, Stage, StoreSource
+from coevo.ports import BlobStore, Executor, ItemState, MapReport, ModelSource, Progress, Stage, StoreSource
 from coevo.records import Record
 from coevo.rewrite.expert import ExpertSource
 from coevo.rewrite.llm import ExpertPlayerSource, LLMRecipe
@@ -35,6 +35,8 @@ from coevo.store.patient import PatientStore
 from coevo.store.run_directory import RunDirectory
 from coevo.tasks import load_family
 from coevo.tasks.family import Size, Style, TaskFamily
+from jobs.beacon import BeaconDisplay
+from jobs.billing import Billing, require_prices
 from jobs.display import Display
 from jobs.expert import call_estimate, check_prices, expert_identity, expert_recipe, probe_endpoint, rewriter
 from jobs.plan import EPISODES
@@ -47,6 +49,7 @@ __all__ = ["RunContext", "StageResult"]
 RESUMABLE = (
     "store",
     "cluster",
+    "prices",
     "rollout",
     "retention",
     "budget",
@@ -86,6 +89,7 @@ class RunContext:
     display: Display
     directory: RunDirectory | None = None
     stack: ExitStack = field(default_factory=ExitStack)
+    phase: int | None = None
     _manifests: dict[StageKey, StageManifest] = field(default_factory=dict)
     _begun: set[StageKey] = field(default_factory=set)
 
@@ -106,10 +110,14 @@ class RunContext:
         context = cls(config, source, PatientStore(source.open(), patience_s=config.rollout.outage_patience_s), display)
         context.base_harness, context.weak_model_id  # noqa: B018 - both refuse bad input before the name is claimed
         check_prices(config)
+        require_prices(config)
         probed = probe_endpoint(config) if context.store.head(f"{config.name}/config.json") is None else None
         context.directory = RunDirectory.open(context.store, name=config.name, config=config.model_dump(mode="json"), ignore=RESUMABLE)
         context._pay_probe(probed)
+        beacon = BeaconDisplay(display, source.open(), config.name)
+        context.display = beacon
         with context.stack:
+            context.stack.callback(beacon.close)
             yield context
 
     @property
@@ -227,7 +235,28 @@ class RunContext:
             expected=expected,
             code_version=__version__,
             config_hash=content_hash(settings),
+            meter=self.billing.close_stage,
         )
+
+    @cached_property
+    def billing(self) -> Billing:
+        """What the run's own processes hold and cost."""
+        return Billing(self.config)
+
+    def enter_phase(self, number: int) -> None:
+        """A phase of `coevo run` begins (index in `jobs.phases.RUN_PHASES`): the pools are sized for it."""
+        self.phase = number
+        if "serving" in self.__dict__:
+            self.serving.driver.enter(number)
+
+    def progress(self, done: int, total: int) -> None:
+        """So much of the phase is done; tells the pools how soon the next one begins."""
+        if "serving" in self.__dict__:
+            self.serving.driver.progress(done, total)
+
+    def _on_progress(self, seen: Progress) -> None:
+        self.display.progress(seen)
+        self.progress(seen.done, seen.total)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -262,12 +291,15 @@ class RunContext:
             large = bulk and len(items) >= self.config.cluster.bulk_min_items
             executor: Executor = self.serving.bulk if large else self.serving.small
             self.display.stage(stage.name, len(items))
-            report = executor.map(stage, items, on_progress=self.display.progress)
+            report = executor.map(stage, items, on_progress=self._on_progress)
             for outcome in report.outcomes:
                 note = outcome.note if isinstance(outcome.note, dict) else {}
                 played = int(note.get("continuations", outcome.state is not ItemState.OWED))
-                paid.add(self._spend(played, tokens=0 if bought else note.get("tokens")))
+                spent = self._spend(played, tokens=0 if bought else note.get("tokens"))
+                # what this process played is paid by the second below; a record that was there was paid by a process that is gone
+                paid.add(spent if outcome.state is ItemState.SKIPPED else spent.model_copy(update={"usd": 0.0}))
                 expert.append(noted_spend(note))
+            paid.add(Spend(usd=self.billing.due_usd()))
             self.billing.bought(expert)
             if report.owed:
                 self._stop_in_outage(stage.name, report)
@@ -299,10 +331,10 @@ class RunContext:
         return f"{agent.model.model_id} {agent.bundle.hash}" if isinstance(agent, AgentSource) else ""
 
     def _spend(self, episodes: int, *, tokens: int | None = None) -> Spend:
-        """So many episodes; tokens by the plan's estimate where they were not counted. No price is known for our own pools."""
+        """So many episodes; tokens by the plan's estimate where they were not counted, dollars of our own pools by the configured rates."""
         estimate = EPISODES[self.size]
         counted = round(episodes * (estimate.prompt_tokens + estimate.completion_tokens)) if tokens is None else tokens
-        return Spend(usd=None, tokens=counted, episodes=episodes)
+        return Spend(usd=self.billing.estimate_usd(counted), tokens=counted, episodes=episodes)
 
     def close_records(self, writer: StageWriter, report: MapReport, read: Callable[[str], Record], *, name: str) -> StageManifest:
         """Close a stage whose workers committed one record per item: owed items are listed, the records compacted into one output."""

@@ -97,7 +97,7 @@ def write_measurements(writer: StageWriter, measured: Sequence[Measurement]) -> 
     for name, attempts in owed:
         writer.owe(name, attempts=attempts)
     writer.write_bytes("grid.json", orjson.dumps([one.model_dump(mode="json") for one in measured], option=orjson.OPT_SORT_KEYS))
-    writer.spend(tokens=sum(one.usage.prompt_tokens + one.usage.completion_tokens for one in measured))
+    writer.spend(usage=(one.usage for one in measured))
     return writer.commit()
 
 

@@ -11,7 +11,7 @@ from coevo.harness.bundle import HarnessBundle
 from coevo.mini.tokenizer import CHAIN_NAMES
 from coevo.models.null import NullSource
 from coevo.ports import ModelSource
-from coevo.records import Episode
+from coevo.records import Episode, UsageRecord
 from coevo.rollout import RolloutStage
 from jobs.context import RunContext, StageResult
 
@@ -27,7 +27,7 @@ class ClusterEvaluator:
     context: RunContext
     owed: int = 0
     played: int = 0
-    tokens: int = field(default=0)
+    usage: list[UsageRecord] = field(default_factory=list)
 
     def play(self, bundle: HarnessBundle, items: Sequence[str], *, purpose: str) -> Mapping[str, Episode]:
         """Committed episodes by item."""
@@ -47,7 +47,7 @@ class ClusterEvaluator:
         done = [item for item in items if item not in owed]
         episodes = dict(zip(done, context.episodes.get_all([agent.spec(item).id for item in done]), strict=True))
         self.played += len(items)
-        self.tokens += sum(one.usage.prompt_tokens + one.usage.completion_tokens for one in episodes.values())
+        self.usage += [one.usage for one in episodes.values()]
         return episodes
 
 
@@ -88,7 +88,7 @@ def _search(context: RunContext) -> SearchRecord:
     if evaluator.owed:
         writer.drop("owed episodes, left out of both sides", evaluator.owed)
     writer.write_bytes("search.json", record.to_bytes())
-    writer.spend(tokens=evaluator.tokens)
+    writer.spend(usage=evaluator.usage)
     writer.commit()
     return record
 

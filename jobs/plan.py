@@ -16,6 +16,7 @@ from coevo.evolve.search import NULL_EPISODES, SearchTask
 from coevo.tasks import load_family
 from coevo.tasks.family import Size
 from jobs.display import quantity
+from jobs.estimates import EPISODES, EpisodeEstimate
 
 __all__ = ["DISCORDANT_SHARE", "EPISODES", "TARGET_GAIN", "EpisodeEstimate", "Plan", "StagePlan", "make_plan"]
 
@@ -46,23 +47,6 @@ _NEEDS = {
     "run": ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate"),
     "report": (),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeEstimate:
-    """What one episode of the weak model takes: turns, prompt tokens summed over the turns (cached ones included), completion tokens."""
-
-    turns: float
-    prompt_tokens: float
-    completion_tokens: float
-
-
-EPISODES = {
-    Size.MINI: EpisodeEstimate(turns=11, prompt_tokens=2_100, completion_tokens=150),
-    Size.STANDARD: EpisodeEstimate(turns=25, prompt_tokens=46_000, completion_tokens=1_000),
-}
-"""By instance size. Mini: the reference policy under the base harness took 10.4 turns, 1,940 and 140 tokens (mean of 12 instances).
-Standard: 25 turns, 125,000 and 3,700 characters at 4 characters a token, and 600 tokens of tool descriptions in each prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def rollout_manifest(context: RunContext, bundle: HarnessBundle) -> StageManifes
     episodes = context.episodes.get_all(played)
     index = [{"id": one.id, "success": one.success, "status": str(one.status)} for one in episodes]
     writer.write_bytes("index.json", orjson.dumps(index))
-    writer.spend(tokens=sum(one.usage.prompt_tokens + one.usage.completion_tokens for one in episodes))
+    writer.spend(usage=(one.usage for one in episodes))
     return writer.commit()
 
 

@@ -27,6 +27,7 @@ def main(context: RunContext) -> StageResult:
     lines: list[str] = []
     for number, (title, phase) in enumerate(PHASES, 1):
         context.display.note(f"[{number}/{len(PHASES)}] {title}")
+        context.enter_phase(number - 1)
         result = phase(context)
         for line in result.lines:
             context.display.note(f"  {line}")

@@ -20,6 +20,7 @@ from cluster.engines.family import EngineConfig, EngineKind
 from cluster.executor import ActorExecutor, RayDataExecutor
 from cluster.notices import WatchPlan, notice_source
 from cluster.placement import worker_bundle
+from cluster.pool_driver import DrivenPool, PoolDriver, living
 from cluster.pool_model import PoolSource
 from cluster.publish import PoolPublisher
 from cluster.servers import ModelPool, PoolConfig
@@ -31,6 +32,8 @@ from coevo.config import PlacementConfig, RunConfig
 from coevo.fanout import FanoutPolicy
 from coevo.models.recorded import RecordedPublisher, RecordedSource, RecordingPublisher, RecordingSource
 from coevo.ports import Executor, ModelSource, Publisher, StoreSource
+from coevo.prices import Market
+from jobs.phases import phase_policy
 
 if TYPE_CHECKING:
     from jobs.context import RunContext
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Serving", "engine_config", "engine_kind", "scratch_folder", "trainer"]
 
 INSTALL_RECORD = "coevo-install.json"
+WEAK_POOL = "weak"
 
 
 def engine_kind(choice: str) -> tuple[EngineKind, str]:
@@ -146,10 +150,11 @@ class Serving:
             kind, reason = engine_kind(config.weak.engine)
             self._context.display.note(f"starting {config.weak.replicas} {kind} engines for {model_id} ({reason})")
             engine = engine_config(config, path=path, model_id=model_id)
-            self._pool = ModelPool(
-                PoolConfig(engine=engine, replicas=config.weak.replicas, **_asks(config.cluster.pools.weak, 1.0))
-            ).start()
-        elif self._pool.model_id != model_id:
+            self._pool = ModelPool(PoolConfig(engine=engine, replicas=config.weak.replicas, **_asks(config.cluster.pools.weak, 1.0)))
+            self._take(self._pool)
+            self._pool.start()
+        self.driver.require(WEAK_POOL)
+        if self._pool.model_id != model_id:
             self._context.display.note(f"swapping the engines' weights to {model_id}")
             self._pool.load_weights(path, model_id=model_id)
         return self._pool
@@ -157,8 +162,18 @@ class Serving:
     def stop_pool(self) -> None:
         """Give the engines' memory and cores back."""
         if self._pool is not None:
+            self.driver.remove(WEAK_POOL)
             self._pool.close()
             self._pool = None
+
+    def _take(self, pool: ModelPool) -> None:
+        """Put the pool under the driver, and its held seconds on the run's bill."""
+        context = self._context
+        placement, market = context.config.cluster.pools.weak, Market(context.config.cluster.pools.weak.market)
+        resources = {Market.SPOT: placement.resources, Market.ON_DEMAND: placement.on_demand_resources}
+        known = {one: asked for one, asked in resources.items() if asked is not None} if placement.on_demand_resources else {}
+        meter = context.billing.watch(lambda: living(pool.stats()))
+        self.driver.add(WEAK_POOL, DrivenPool(pool, context.config.weak.replicas, market, known, meter))
 
     @property
     def publisher(self) -> Publisher:
@@ -169,6 +184,15 @@ class Serving:
         scratch = scratch_folder(context) / "publish"
         pools = PoolPublisher(store=context.store_source, base_path=context.weak_path, scratch=str(scratch), serve=self.pool)
         return pools if folder is None else RecordingPublisher(pools, folder)
+
+    @cached_property
+    def driver(self) -> PoolDriver:
+        """Sizes the pool by phase where `cluster.pool_policy` says so, and samples what it holds."""
+        context, config = self._context, self._context.config
+        policy = phase_policy(config) if config.cluster.pool_policy == "phased" else None
+        driver = PoolDriver(policy, on_scale=lambda pool, size: context.display.note(f"pool {pool}: {size} replicas"))
+        driver.enter(context.phase)
+        return driver
 
     @cached_property
     def small(self) -> Executor:
@@ -193,6 +217,9 @@ class Serving:
             if executor is not None:
                 executor.close()
         self.stop_pool()
+        driver = self.__dict__.pop("driver", None)
+        if driver is not None:
+            driver.close()
 
     def _policy(self) -> FanoutPolicy:
         rollout = self._context.config.rollout

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
+from coevo.identity import content_hash
 from coevo.ports import TrainingJob
 from coevo.records import Adapter
+from coevo.store.ledger import Spend
+from jobs.billing import training_held, training_usd
 from jobs.context import RunContext, StageResult
 from jobs.dataset import data_hash, dataset_manifest
 
@@ -13,10 +18,10 @@ STAGE = "train"
 
 
 def adapters(context: RunContext) -> list[Adapter]:
-    """One adapter per arm and seed; those whose manifest is stored are not trained again."""
+    """One adapter per arm and seed; those whose manifest is stored are not trained again. Closes the stage with its bill."""
     manifest, config = dataset_manifest(context), context.config
     settings = config.train.model_dump(exclude={"seeds"})
-    trained = []
+    trained: list[tuple[Adapter, float]] = []
     for arm in config.dataset.arms:
         for seed in config.train.seeds:
             key = context.key(STAGE, {"rows": data_hash(manifest, arm), "base": context.weak_model_id}, {**settings, "seed": seed})
@@ -31,14 +36,29 @@ def adapters(context: RunContext) -> list[Adapter]:
                 settings=settings,
             )
             trained.append(_train(context, job))
-    return trained
+            context.progress(len(trained), len(config.dataset.arms) * len(config.train.seeds))
+    _close(context, trained)
+    return [adapter for adapter, _ in trained]
 
 
-def _train(context: RunContext, job: TrainingJob) -> Adapter:
-    """Train one job. A stored adapter needs neither Ray nor torch."""
+def _close(context: RunContext, trained: list[tuple[Adapter, float]]) -> None:
+    """The manifest of the stage: which adapters, and what their workers held."""
+    inputs = {f"{one.arm}-{one.seed}": one.weights_hash for one, _ in trained}
+    if context.finished(STAGE, inputs, None) is not None:
+        return
+    writer = context.writer(STAGE, inputs, None, expected=len(trained))
+    writer.wrote(len(trained))
+    for _, seconds in trained:
+        writer.spend(held=training_held(context.config, context.billing.sheet, seconds=seconds))
+    writer.commit()
+
+
+def _train(context: RunContext, job: TrainingJob) -> tuple[Adapter, float]:
+    """Train one job, paid from the budget; the adapter and the seconds that its workers took. A stored one needs neither Ray nor torch."""
     manifest = f"{job.output_prefix}/manifest.json"
     if context.store.head(manifest) is not None:
-        return Adapter.from_bytes(context.store.get(manifest))
+        adapter = Adapter.from_bytes(context.store.get(manifest))
+        return adapter, adapter.metrics.get("seconds", 0.0)
     from jobs.serving import trainer
 
     if context.config.cluster.release_engines:
@@ -46,7 +66,14 @@ def _train(context: RunContext, job: TrainingJob) -> Adapter:
     else:
         context.serving  # noqa: B018 - training needs the session
     context.display.note(f"training {job.arm}, seed {job.seed}")
-    return trainer(context).train(job)
+    config, sheet = context.config, context.billing.sheet
+    estimate = Spend(usd=training_usd(config, sheet))
+    with context.ledger.reservation(f"{STAGE}/{content_hash(job.output_prefix.encode())[:16]}", estimate=estimate) as paid:
+        started = time.monotonic()
+        adapter = trainer(context).train(job)
+        seconds = max(time.monotonic() - started, adapter.metrics.get("seconds", 0.0))
+        paid.add(Spend(usd=training_held(config, sheet, seconds=seconds).usd))
+    return adapter, seconds
 
 
 def main(context: RunContext) -> StageResult:

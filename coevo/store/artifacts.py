@@ -18,7 +18,7 @@ from coevo.chat import Usage
 from coevo.errors import StoreError
 from coevo.identity import content_hash, short
 from coevo.ports import BlobStore, PutResult
-from coevo.records import Record
+from coevo.records import Record, UsageRecord
 from coevo.store.keys import check_key, join
 from coevo.store.run_directory import RunDirectory
 from coevo.store.tables import decode_records, encode_records, encode_rows, read_parquet, table_of
@@ -77,7 +77,7 @@ class RowCounts(BaseModel):
 
 
 class Held(NamedTuple):
-    """Seconds for which a run's processes held what they reserved: a running sum, read at the start and the end of a stage.
+    """Seconds for which a run's processes held what they reserved, and what that cost.
 
     Reserved, not busy: an idle replica is paid too. Engines count from the moment their process exists until it ends, so a node that boots
     or lingers is not in it; the cloud's own bill is.
@@ -86,16 +86,19 @@ class Held(NamedTuple):
         gpu_s: GPU-seconds.
         cpu_s: Logical-CPU-seconds of the same processes.
         usd: Dollars at the configured prices; None without a price.
+        expert_usd: Dollars paid to experts meanwhile; None without a price, or without an expert that is paid.
     """
 
     gpu_s: float = 0.0
     cpu_s: float = 0.0
     usd: float | None = None
+    expert_usd: float | None = None
 
     def since(self, before: Held) -> Held:
-        """What was added after `before`; the price may have become known in between."""
+        """What was added after `before`; a price may have become known in between."""
         usd = self.usd - (before.usd or 0.0) if self.usd is not None else None
-        return Held(self.gpu_s - before.gpu_s, self.cpu_s - before.cpu_s, usd)
+        expert_usd = self.expert_usd - (before.expert_usd or 0.0) if self.expert_usd is not None else None
+        return Held(self.gpu_s - before.gpu_s, self.cpu_s - before.cpu_s, usd, expert_usd)
 
 
 class StageManifest(Record):
@@ -103,7 +106,8 @@ class StageManifest(Record):
 
     `inputs` maps name -> content hash. `tokens` are prompt and completion tokens of our own engines and of experts; the three counts
     below say how many of which kind where that was counted. `gpu_s` and `cpu_s` are held seconds (`Held`) of the process that closed the
-    stage: a resumed stage counts from its resumption. `cost_usd` = `compute_usd` + `expert_usd`. None = not measured, or no price known.
+    stage, from the manifest before it on: a resumed stage counts from its resumption. `cost_usd` = `compute_usd` + `expert_usd`, as far
+    as prices are known. None = not measured, or no price.
     """
 
     stage: str
@@ -194,6 +198,11 @@ def _verified(store: BlobStore, output: OutputRecord) -> bytes:
     return data
 
 
+def _add(one: Held, other: Held) -> Held:
+    usd, expert_usd = _sum(one.usd, other.usd), _sum(one.expert_usd, other.expert_usd)
+    return Held(one.gpu_s + other.gpu_s, one.cpu_s + other.cpu_s, usd, expert_usd)
+
+
 def _sum(*amounts: float | None) -> float | None:
     """Of what is known; None when nothing is."""
     known = [amount for amount in amounts if amount is not None]
@@ -222,9 +231,7 @@ class StageWriter:
     _owed: dict[str, int] = field(default_factory=dict)
     _tokens: int = 0
     _usage: Usage | None = None
-    _expert_usd: float | None = None
     _held: Held = field(default_factory=Held)
-    _held_before: Held = field(default_factory=Held)
     _started: float = 0.0
 
     @classmethod
@@ -252,12 +259,11 @@ class StageWriter:
             code_version: Version of the code, recorded.
             config_hash: Hash of the configuration that the stage reads.
             clock: Monotonic seconds.
-            meter: What the run's processes have held so far; None measures nothing.
+            meter: What the stage's processes have held, read once, by `commit`; None measures nothing.
         """
         key = StageKey(run, stage, input_hash(stage, inputs, config_hash=config_hash))
         writer = cls(store, key, dict(inputs), expected, code_version, config_hash, clock, meter)
         writer._started = clock()
-        writer._held_before = meter() if meter is not None else Held()
         return writer
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]], schema: Any, *, name: str = "part", counted: bool = True) -> OutputRecord:
@@ -304,23 +310,23 @@ class StageWriter:
         """List an id whose tries are exhausted; twice the same id counts once."""
         self._owed[id] = max(attempts, self._owed.get(id, 0))
 
-    def spend(self, *, tokens: int = 0, usage: Usage | None = None, expert_usd: float | None = None, held: Held | None = None) -> None:
+    def spend(self, *, tokens: int = 0, usage: Iterable[UsageRecord] | None = None, held: Held | None = None) -> None:
         """Add what was used; dollars stay None until a price is known.
 
         Args:
             tokens: Prompt and completion tokens whose kinds were not counted.
             usage: Tokens by kind; they are added to `tokens` too.
-            expert_usd: Dollars paid to an expert.
-            held: Held seconds that the meter does not see, such as those of training workers.
+            held: Held seconds and dollars that the meter does not see, such as those of training workers.
         """
         self._tokens += tokens
         if usage is not None:
-            self._tokens += usage.prompt_tokens + usage.completion_tokens
-            self._usage = usage if self._usage is None else self._usage + usage
-        if expert_usd is not None:
-            self._expert_usd = (self._expert_usd or 0.0) + expert_usd
+            total = self._usage or Usage()
+            for one in usage:
+                total += Usage(one.prompt_tokens, one.cached_tokens, one.completion_tokens)
+                self._tokens += one.prompt_tokens + one.completion_tokens
+            self._usage = total
         if held is not None:
-            self._held = Held(self._held.gpu_s + held.gpu_s, self._held.cpu_s + held.cpu_s, _sum(self._held.usd, held.usd))
+            self._held = _add(self._held, held)
 
     def commit(self) -> StageManifest:
         """Write the manifest and return the one that stands (another writer's, when it was first).
@@ -345,10 +351,8 @@ class StageWriter:
         return manifest
 
     def _manifest(self) -> StageManifest:
-        metered = self.meter().since(self._held_before) if self.meter is not None else Held()
         measured = self.meter is not None or self._held != Held()
-        compute_usd = _sum(metered.usd, self._held.usd)
-        usage = self._usage
+        held, usage = _add(self._held, self.meter() if self.meter is not None else Held()), self._usage
         return StageManifest(
             stage=self.key.stage,
             input_hash=self.key.input_hash,
@@ -359,16 +363,16 @@ class StageWriter:
             rows=RowCounts(written=self._written, dropped=self._dropped, failed=self._failed),
             owed=tuple(OwedRecord(id=id, attempts=attempts) for id, attempts in sorted(self._owed.items())),
             tokens=self._tokens,
-            cost_usd=_sum(compute_usd, self._expert_usd),
+            cost_usd=_sum(held.usd, held.expert_usd),
             wall_s=self.clock() - self._started,
             outputs=tuple(self._outputs),
-            gpu_s=metered.gpu_s + self._held.gpu_s if measured else None,
-            cpu_s=metered.cpu_s + self._held.cpu_s if measured else None,
+            gpu_s=held.gpu_s if measured else None,
+            cpu_s=held.cpu_s if measured else None,
             prompt_tokens=usage.prompt_tokens if usage is not None else None,
             cached_tokens=usage.cached_tokens if usage is not None else None,
             completion_tokens=usage.completion_tokens if usage is not None else None,
-            compute_usd=compute_usd,
-            expert_usd=self._expert_usd,
+            compute_usd=held.usd,
+            expert_usd=held.expert_usd,
         )
 
     def _put(self, name: str, extension: str, data: bytes, *, rows: int | None, counted: bool) -> OutputRecord:

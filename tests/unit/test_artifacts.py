@@ -17,7 +17,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from coevo.chat import Sampling, Usage
+from coevo.chat import Sampling
 from coevo.errors import ConfigError, StoreError
 from coevo.identity import content_hash
 from coevo.ports import PutResult
@@ -123,7 +123,7 @@ def test_a_stage_is_done_when_its_manifest_exists(store: LocalStore) -> None:
     writer.owe("e9", attempts=4)
     writer.owe("e8", attempts=5)
     writer.spend(tokens=100)
-    writer.spend(tokens=20, expert_usd=0.5)
+    writer.spend(tokens=20, held=Held(expert_usd=0.5))
     assert read_manifest(store, writer.key) is None
     manifest = writer.commit()
     assert is_done(store, writer.key)
@@ -142,15 +142,17 @@ def test_a_stage_is_done_when_its_manifest_exists(store: LocalStore) -> None:
 
 
 def test_a_manifest_carries_its_bill(store: LocalStore) -> None:
-    """Held seconds between begin and commit, tokens by kind, dollars of both sorts; None = not measured, or no price."""
-    readings = iter([Held(10.0, 100.0, 1.0), Held(70.0, 160.0, 3.5)])
-    writer = StageWriter.begin(store, run="run", stage="bill", inputs={}, expected=0, code_version="1", meter=lambda: next(readings))
-    writer.spend(usage=Usage(100, 40, 10), expert_usd=0.25)
-    writer.spend(tokens=5, usage=Usage(1, 0, 1), held=Held(4.0, 0.0, 0.5))
+    """Held seconds, tokens by kind, dollars of both sorts; None = not measured, or no price."""
+    writer = StageWriter.begin(
+        store, run="run", stage="bill", inputs={}, expected=0, code_version="1", meter=lambda: Held(60.0, 60.0, 2.5, 0.25)
+    )
+    writer.spend(usage=[UsageRecord(prompt_tokens=60, cached_tokens=40), UsageRecord(prompt_tokens=40, completion_tokens=10)])
+    writer.spend(tokens=5, usage=[UsageRecord(prompt_tokens=1, completion_tokens=1)], held=Held(4.0, 0.0, 0.5))
     bill = writer.commit()
     assert (bill.gpu_s, bill.cpu_s) == (64.0, 60.0)
     assert (bill.tokens, bill.prompt_tokens, bill.cached_tokens, bill.completion_tokens) == (117, 101, 40, 11)
     assert (bill.compute_usd, bill.expert_usd, bill.cost_usd) == (3.0, 0.25, 3.25)
+    assert Held(5.0, 6.0, 1.5, None).since(Held(2.0, 2.0)) == Held(3.0, 4.0, 1.5, None)
     silent = begin(store, expected=0).commit()
     assert (silent.gpu_s, silent.prompt_tokens, silent.compute_usd, silent.cost_usd) == (None, None, None, None)
 

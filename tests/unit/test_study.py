@@ -21,7 +21,7 @@ from coevo.errors import ConfigError
 from jobs.simulate import command, figures, lines, sensitivity
 from jobs.simulate_plot import draw
 
-STUDY = Path(__file__).resolve().parents[2] / "jobs" / "configs" / "gpu_study.yaml"
+STUDY = Path(__file__).resolve().parents[2] / "jobs" / "studies" / "gpu_study.yaml"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,31 @@
+"""The phases of `coevo run` as the pool policy sees them: which pool each uses."""
+
+from __future__ import annotations
+
+from cluster.pool_policy import Phase, PhasedPolicy, PolicySettings, PoolShape
+from coevo.config import RunConfig
+
+__all__ = ["RUN_PHASES", "phase_policy"]
+
+WEAK = "weak"
+
+RUN_PHASES = (
+    Phase("evolve", (WEAK,)),
+    Phase("transfer", (WEAK,)),
+    Phase("rollout", (WEAK,)),
+    Phase("localize", (WEAK,)),
+    Phase("rewrite", (WEAK,)),
+    Phase("dataset"),
+    Phase("train"),
+    Phase("publish", (WEAK,)),
+    Phase("evaluate", (WEAK,)),
+    Phase("report"),
+)
+"""In the order of `jobs.run.PHASES`. Their lengths are not known ahead: the driver's progress gives the remainder of the current one."""
+
+
+def phase_policy(config: RunConfig) -> PhasedPolicy:
+    """The policy of a run: the engines of the weak model, in the market of their placement."""
+    placement = config.cluster.pools.weak
+    shape = PoolShape(config.weak.replicas, placement.startup_s)
+    return PhasedPolicy(RUN_PHASES, {WEAK: shape}, PolicySettings(use_spot=placement.market == "spot"))
