@@ -78,14 +78,14 @@ class RecordingModel:
     async def logprobs(self, prompt: Sequence[int], completion: Sequence[int], *, model_id: str = "") -> tuple[float, ...]:
         """The recorded scores, or the inner model's, now recorded. Raises `ModelError` when the inner model can't score."""
         key = _score_key(self._prefix, prompt, completion, model_id or self.model_id)
-        found = _load_scores(self._store, key)
+        found = await beside(self._store, _load_scores, self._store, key)
         if found is not None:
             return found
         if not isinstance(self._inner, Scorer):
             raise ModelError("the recorded model can't score given turns", seen=self.model_id, fix="record a model of our own pools")
         scores = await self._inner.logprobs(prompt, completion, model_id=model_id)
-        if self._store.put_if_absent(key, canonical_json(scores)) is PutResult.CONFLICT:
-            return _load_scores(self._store, key) or scores
+        if await beside(self._store, self._store.put_if_absent, key, canonical_json(scores)) is PutResult.CONFLICT:
+            return await beside(self._store, _load_scores, self._store, key) or scores
         return scores
 
     async def aclose(self) -> None:
@@ -119,7 +119,7 @@ class RecordedModel:
             InfraError: The request was never recorded. Not a task failure: nothing was asked of any model.
         """
         key = _key(self._prefix, request, self._model_id)
-        found = _load(self._store, key)
+        found = await beside(self._store, _load, self._store, key)
         if found is None:
             last = request.messages[-1].content[:120] if request.messages else ""
             seen = f"{key}, seed {request.seed}, last message {last!r}"
@@ -129,7 +129,7 @@ class RecordedModel:
     async def logprobs(self, prompt: Sequence[int], completion: Sequence[int], *, model_id: str = "") -> tuple[float, ...]:
         """The recorded scores. Raises `InfraError` when these tokens were never scored."""
         key = _score_key(self._prefix, prompt, completion, model_id or self._model_id)
-        found = _load_scores(self._store, key)
+        found = await beside(self._store, _load_scores, self._store, key)
         if found is None:
             raise InfraError("the recording has no scores of these tokens", seen=key, fix="record again with the same configuration")
         return found
