@@ -61,7 +61,7 @@ def expert_price(config: RunConfig) -> TokenPrice | None:
     Raises:
         ConfigError: `expert.price` names an entry that is not there.
     """
-    expert, sheet = config.expert, load_prices()
+    expert, sheet = config.expert, load_prices(config.prices)
     return sheet.token_price(expert.price) if expert.price is not None else sheet.tokens.get(expert.model or "")
 
 
