@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coevo.config import RunConfig
 from coevo.evolve.gate import GatePlan, plan_gate
@@ -17,6 +17,7 @@ from coevo.tasks import load_family
 from coevo.tasks.family import Size
 from jobs.display import quantity
 from jobs.estimates import EPISODES, EpisodeEstimate
+from jobs.plan_cost import StageCost, StageWork, cost_lines, plan_cost
 
 __all__ = ["DISCORDANT_SHARE", "EPISODES", "TARGET_GAIN", "EpisodeEstimate", "Plan", "StagePlan", "make_plan"]
 
@@ -73,7 +74,7 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of one command. `cost_usd` None = no price known."""
+    """The plan of one command."""
 
     run: str
     verb: str
@@ -82,7 +83,14 @@ class Plan:
     gate: GatePlan | None
     facts: tuple[str, ...]
     warnings: tuple[str, ...] = ()
-    cost_usd: float | None = None
+    costs: tuple[StageCost, ...] = ()
+    cost_lines: tuple[str, ...] = ()
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Estimated dollars; None where a price or a speed is not configured."""
+        known = [one.usd for one in self.costs if one.usd is not None]
+        return sum(known) if known and len(known) == len(self.costs) else None
 
     @property
     def episodes(self) -> int:
@@ -106,7 +114,7 @@ class Plan:
         lines = [head, *_table(self.stages, self.size), f"tokens are estimates: {basis}; dollars: {dollars}"]
         if self.gate is not None:
             lines.append(_gate_line(self.gate))
-        return [*lines, *self.facts, *(f"warning: {text}" for text in self.warnings)]
+        return [*lines, *self.cost_lines, *self.facts, *(f"warning: {text}" for text in self.warnings)]
 
 
 def make_plan(config: RunConfig, *, verb: str = "run") -> Plan:
@@ -119,8 +127,10 @@ def make_plan(config: RunConfig, *, verb: str = "run") -> Plan:
     known = {one.stage: one for one in (*_mining(config), *_learning(config))}
     stages = tuple(known[stage] for stage in wanted if stage in known)
     gate = _gate(config, size) if "evolve" in wanted and config.evolve.enabled else None
-    plan = Plan(config.name, verb, size, stages, gate, _facts(config) if stages else ())
-    return Plan(plan.run, verb, size, stages, gate, plan.facts, _warnings(plan, config))
+    costs = plan_cost(config, [StageWork(one.stage, one.tokens(size), one.rows if one.stage == "train" else 0) for one in stages])
+    lines = tuple(cost_lines(config, costs)) if stages else ()
+    plan = Plan(config.name, verb, size, stages, gate, _facts(config) if stages else (), costs=costs, cost_lines=lines)
+    return replace(plan, warnings=_warnings(plan, config))
 
 
 def _mining(config: RunConfig) -> list[StagePlan]:
@@ -203,6 +213,8 @@ def _warnings(plan: Plan, config: RunConfig) -> tuple[str, ...]:
         out.append(f"up to {plan.episodes:,} episodes, the budget allows {config.budget.episodes:,}: the run may stop early")
     if config.budget.tokens is not None and plan.tokens > config.budget.tokens:
         out.append(f"about {quantity(plan.tokens)} tokens, the budget allows {quantity(config.budget.tokens)}: the run may stop early")
+    if config.budget.usd is not None and plan.cost_usd is not None and plan.cost_usd > config.budget.usd:
+        out.append(f"about ${plan.cost_usd:,.2f}, the budget allows ${config.budget.usd:,.2f}: the run may stop early")
     return tuple(out)
 
 

@@ -365,12 +365,19 @@ def _cost(facts: ReportFacts) -> Numbers | None:
             "failed": one.rows.failed,
             "owed": len(one.owed),
             "tokens": one.tokens,
+            "prompt_tokens": one.prompt_tokens,
+            "cached_tokens": one.cached_tokens,
+            "completion_tokens": one.completion_tokens,
             "wall_s": one.wall_s,
+            "gpu_s": one.gpu_s,
+            "cpu_s": one.cpu_s,
+            "compute_usd": one.compute_usd,
+            "expert_usd": one.expert_usd,
             "usd": one.cost_usd,
         }
         for one in sorted(facts.manifests, key=lambda one: _stage_rank(one.stage))
     ]
-    known = [one.cost_usd for one in facts.manifests if one.cost_usd is not None]
+    billed = {name: _known(getattr(one, name) for one in facts.manifests) for name in ("gpu_s", "cpu_s", "compute_usd", "expert_usd")}
     trained_s = sum(one.metrics.get("seconds", 0.0) for one in facts.adapters)
     return {
         "sources": sources(facts, [one.stage for one in facts.manifests]),
@@ -379,9 +386,16 @@ def _cost(facts: ReportFacts) -> Numbers | None:
         "wall_s": sum(one.wall_s for one in facts.manifests),
         "training_s": trained_s if facts.adapters else None,
         "owed": sum(len(one.owed) for one in facts.manifests),
-        "usd": sum(known) if known else None,
+        **billed,
+        "usd": _known(one.cost_usd for one in facts.manifests),
         "attempts": facts.attempts.model_dump(mode="json") if facts.attempts is not None else None,
     }
+
+
+def _known(amounts: Iterable[float | None]) -> float | None:
+    """The sum of what is known; None when nothing is."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known else None
 
 
 SECTIONS = {

@@ -112,3 +112,32 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
     assert plan.lines()
     if path.stem == "quickstart":
         assert plan.warnings == ()
+
+
+def test_hours_and_dollars_follow_from_speeds_and_prices() -> None:
+    """Tokens / tokens per second x the share of a node; None wherever one of them is not configured."""
+    pools = {
+        "weak": {"instance_type": "g6.12xlarge", "market": "spot", "num_gpus": 2, "tokens_per_s": 1000.0},
+        "train": {"instance_type": "p5.48xlarge", "num_gpus": 8, "tokens_per_s": 4000.0},
+    }
+    config = parse_config({**SMALL, "cluster": {"pools": pools}, "budget": {"usd": 0.01}})
+    plan = make_plan(config)
+    costs = {one.stage: one for one in plan.costs}
+    rollout = stages(plan)["rollout"].tokens(plan.size) / 1000 / 3600
+    assert costs["rollout"].process_h == pytest.approx(rollout)
+    assert costs["rollout"].gpu_h == pytest.approx(2 * rollout)
+    assert costs["rollout"].usd == pytest.approx(rollout * 2.0 / 2)
+    one = EPISODES[plan.size]
+    trained = 256 * (one.prompt_tokens + one.completion_tokens) / one.turns / 4000 / 3600
+    assert costs["train"].usd == pytest.approx(55 * trained)
+    assert plan.cost_usd == pytest.approx(sum(cost.usd for cost in plan.costs if cost.usd is not None))
+    text = "\n".join(plan.lines())
+    assert "GPU hours" in text
+    assert "check yours" in text
+    assert "the run may stop early" in text
+
+
+def test_without_prices_nothing_is_estimated_and_the_keys_are_named() -> None:
+    plan = make_plan(parse_config(SMALL))
+    assert plan.cost_usd is None
+    assert "set cluster.pools.weak.tokens_per_s" in "\n".join(plan.lines())
