@@ -1,6 +1,7 @@
 """Write the lock of the tested CPU set from the environment that runs this script.
 
     .venv/bin/python infra/lock.py > infra/locks/cpu.lock
+    .venv/bin/python infra/lock.py driver > infra/locks/driver.lock      # likewise serve-cpu, train: what an image installs
 
 The closure starts at the project's own requirements and the extras `serve-cpu`, `train` and `dev`. Whatever only the vLLM CPU build needs
 is marked for Linux, so other systems install the rest. What infra/install.py names in `LEFT_OUT` never enters.
@@ -48,6 +49,22 @@ def closure(names: list[str]) -> set[str]:
     return seen
 
 
+IMAGES = {"driver": (), "serve-cpu": ("serve-cpu",), "train": ("train",)}
+"""Image -> extras on top of the project's own requirements. They share Ray and Python, and no more than they need (R15)."""
+
+
+def image_lock(image: str) -> None:
+    """Print the part of the set that one image installs. Images are Linux, so nothing carries a marker for it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [*project["dependencies"], *BUILD]
+    for extra in IMAGES[image]:
+        names += project["optional-dependencies"][extra]
+    print(f"# The part of infra/locks/cpu.lock that the image {image} installs. Written by `infra/lock.py {image}`.")
+    for name in sorted(closure(names)):
+        marker = MARKERS.get(name, "")
+        print(f"{name}=={metadata.version(name)}{' ; ' + marker if marker else ''}")
+
+
 def main() -> None:
     """Print the lock, one `name==version [; marker]` a line, sorted."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -62,4 +79,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 2 or not {*sys.argv[1:]} <= IMAGES.keys():
+        sys.exit(f"error: unknown image\n  seen: {' '.join(sys.argv[1:])}\n  fix: one of {', '.join(IMAGES)}, or none for the whole set")
+    image_lock(sys.argv[1]) if len(sys.argv) == 2 else main()
