@@ -26,7 +26,7 @@ from coevo.ports import BlobStore, Executor, ItemState, MapReport, ModelSource, 
 from coevo.records import Record
 from coevo.rewrite.expert import ExpertSource
 from coevo.rewrite.llm import ExpertPlayerSource, LLMRecipe
-from coevo.rewrite.spend import PaidSource, noted_spend, still_due
+from coevo.rewrite.spend import PaidSource
 from coevo.rollout import AgentSource
 from coevo.store.artifacts import StageKey, StageManifest, StageWriter, input_hash, read_manifest
 from coevo.store.episodes import EpisodeStore
@@ -38,7 +38,7 @@ from coevo.tasks.family import Size, Style, TaskFamily
 from jobs.beacon import BeaconDisplay
 from jobs.billing import Billing, require_prices
 from jobs.display import Display
-from jobs.expert import call_estimate, check_prices, expert_identity, expert_recipe, probe_endpoint, rewriter
+from jobs.expert import ExpertAccount, check_prices, expert_identity, expert_recipe, probe_endpoint, rewriter
 from jobs.plan import EPISODES
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class RunContext:
         require_prices(config)
         probed = probe_endpoint(config) if context.store.head(f"{config.name}/config.json") is None else None
         context.directory = RunDirectory.open(context.store, name=config.name, config=config.model_dump(mode="json"), ignore=RESUMABLE)
-        context._pay_probe(probed)
+        context.account.pay_probe(probed)
         beacon = BeaconDisplay(display, source.open(), config.name)
         context.display = beacon
         with context.stack:
@@ -173,7 +173,7 @@ class RunContext:
         from jobs.serving import Serving
 
         if self.directory is not None and not self.directory.fresh:
-            self._pay_probe(probe_endpoint(self.config))
+            self.account.pay_probe(probe_endpoint(self.config))
         return self.stack.enter_context(Serving.open(self))
 
     @property
@@ -190,6 +190,11 @@ class RunContext:
     def recipe(self) -> LLMRecipe | None:
         """The LLM that is the expert; None for the reference policy."""
         return expert_recipe(self.config, self.store_source)
+
+    @cached_property
+    def account(self) -> ExpertAccount:
+        """Pays the expert."""
+        return ExpertAccount(self.config, self.store, self.ledger, self.recipe)
 
     @property
     def rewriter(self) -> ExpertSource:
@@ -286,7 +291,7 @@ class RunContext:
         calls = round(EPISODES[self.size].turns) if bought else expert_calls_per_item
         with (
             self.ledger.reservation(name, estimate=self._spend(len(items) * episodes_per_item, tokens=0 if bought else None)) as paid,
-            self._expert_reservation(name, len(items) * calls) as expert,
+            self.account.holding(name, len(items) * calls) as expert,
         ):
             large = bulk and len(items) >= self.config.cluster.bulk_min_items
             executor: Executor = self.serving.bulk if large else self.serving.small
@@ -298,33 +303,12 @@ class RunContext:
                 spent = self._spend(played, tokens=0 if bought else note.get("tokens"))
                 # what this process played is paid by the second below; a record that was there was paid by a process that is gone
                 paid.add(spent if outcome.state is ItemState.SKIPPED else spent.model_copy(update={"usd": 0.0}))
-                expert.append(noted_spend(note))
+                expert.take(outcome)
             paid.add(Spend(usd=self.billing.due_usd()))
-            self.billing.bought(expert)
+            self.billing.bought(expert.spends)
             if report.owed:
                 self._stop_in_outage(stage.name, report)
         return report
-
-    @contextmanager
-    def _expert_reservation(self, name: str, calls: int) -> Iterator[list[Spend]]:
-        """Hold what `calls` of an LLM expert may take; settle the sum of what the block appends, less what earlier rounds of the same work
-        have settled: an item that was owed then and is done now is paid for now.
-        """
-        bought: list[Spend] = []
-        if self.recipe is None or not calls:
-            yield bought
-            return
-        rounds = [one for one in self.ledger.reservations() if one.name.startswith(f"expert/{name}/") and one.settled is not None]
-        estimate = call_estimate(self.config, self.recipe).times(calls)
-        with self.ledger.reservation(f"expert/{name}/{len(rounds)}", estimate=estimate) as paid:
-            yield bought
-            paid.add(still_due(bought, [one.settled for one in rounds if one.settled is not None]))
-
-    def _pay_probe(self, spend: Spend | None) -> None:
-        if spend is not None:
-            number = sum(one.name.startswith("expert/probe/") for one in self.ledger.reservations())
-            with self.ledger.reservation(f"expert/probe/{number}", estimate=spend) as paid:
-                paid.add(spend)
 
     def _agent_of(self, stage: Stage) -> str:
         agent = getattr(stage, "agent", None)

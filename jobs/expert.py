@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +13,34 @@ from coevo.chat import Usage
 from coevo.config import RunConfig
 from coevo.errors import ConfigError
 from coevo.models.openai_api import OpenAISource
-from coevo.models.recorded import RecordedSource, RecordingSource
-from coevo.ports import StoreSource
+from coevo.models.recorded import RecordedSource, RecordingSource, recorded_usage
+from coevo.ports import BlobStore, ItemOutcome, ItemState, StoreSource
 from coevo.prices import TokenPrice, load_prices
 from coevo.rewrite.expert import ExpertSource, ReferenceExpertSource
 from coevo.rewrite.llm import LLMExpertSource, LLMRecipe
-from coevo.rewrite.spend import use_of
+from coevo.rewrite.spend import noted_spend, still_due, use_of
 from coevo.store import LocalSource
-from coevo.store.ledger import Spend
+from coevo.store.ledger import Ledger, Spend
 from coevo.tasks.family import Size
 from jobs.plan import EPISODES
 
-__all__ = ["call_estimate", "check_prices", "endpoint", "expert_identity", "expert_price", "expert_recipe", "probe_endpoint", "rewriter"]
+__all__ = [
+    "ExpertAccount",
+    "Round",
+    "call_estimate",
+    "check_prices",
+    "endpoint",
+    "expert_identity",
+    "expert_price",
+    "expert_recipe",
+    "probe_endpoint",
+    "rewriter",
+]
 
 RECORDED = "expert"
 """Below the run: every answer that was paid for."""
 
+_PROBES = "expert/probe/"
 _HEAD_TOKENS = 1_000
 """Instructions and tool schemas of an expert's prompt."""
 _TELLING = 2
@@ -131,3 +146,67 @@ def call_estimate(config: RunConfig, recipe: LLMRecipe) -> Spend:
     prompt = _HEAD_TOKENS + round(_TELLING * episode.prompt_tokens / episode.turns)
     use = use_of(Usage(prompt, 0, recipe.max_tokens), calls=1, price=recipe.price)
     return Spend(usd=use.usd, tokens=prompt + recipe.max_tokens)
+
+
+@dataclass(slots=True)
+class Round:
+    """One fan-out's expert spending, item by item; `owed` when an item has no record that could say what was asked for it."""
+
+    spends: list[Spend] = field(default_factory=list)
+    owed: bool = False
+
+    def take(self, outcome: ItemOutcome) -> None:
+        """Count one item."""
+        self.spends.append(noted_spend(outcome.note))
+        self.owed |= outcome.state is ItemState.OWED
+
+
+class ExpertAccount:
+    """Pays an LLM expert from the run's ledger, under names of its own, so that its dollars stay apart from the engines'.
+
+    An item's note says what its record took, tries included. What was asked for an item that stays owed stands in the run's recording
+    alone, so a round with owed items pays all that is recorded and not paid. Limit: with `expert.recording` elsewhere only notes count.
+    """
+
+    def __init__(self, config: RunConfig, store: BlobStore, ledger: Ledger, recipe: LLMRecipe | None) -> None:
+        self._config, self._store, self._ledger, self._recipe = config, store, ledger, recipe
+
+    @contextmanager
+    def holding(self, name: str, calls: int) -> Iterator[Round]:
+        """Hold what `calls` may take, settle what the round took less what earlier rounds of the same work have paid.
+
+        Raises:
+            BudgetExceeded: The reservation would pass the budget.
+            ConfigError: Dollars are bounded and the expert has no price.
+        """
+        this = Round()
+        if self._recipe is None or not calls:
+            yield this
+            return
+        earlier = self._settled(f"expert/{name}/")
+        with self._ledger.reservation(
+            f"expert/{name}/{len(earlier)}", estimate=call_estimate(self._config, self._recipe).times(calls)
+        ) as paid:
+            yield this
+            due = still_due(this.spends, earlier)
+            if this.owed and self._config.expert.recording is None:
+                recorded = still_due([self._recorded(), *self._settled(_PROBES)], self._settled("expert/"))
+                due = recorded if recorded.tokens > due.tokens else due
+            paid.add(due)
+
+    def pay_probe(self, spend: Spend | None) -> None:
+        """Enter what the question before the run cost."""
+        if spend is not None:
+            with self._ledger.reservation(f"{_PROBES}{len(self._settled(_PROBES))}", estimate=spend) as paid:
+                paid.add(spend)
+
+    def _settled(self, start: str) -> list[Spend]:
+        found = (one for one in self._ledger.reservations() if one.name.startswith(start))
+        return [one.settled for one in found if one.settled is not None]
+
+    def _recorded(self) -> Spend:
+        """Every answer in the run's recording."""
+        usage = recorded_usage(self._store, f"{self._config.name}/{RECORDED}")
+        price = self._recipe.price if self._recipe is not None else None
+        use = use_of(usage, calls=0, price=price)
+        return Spend(usd=use.usd, tokens=usage.prompt_tokens + usage.completion_tokens)

@@ -17,7 +17,7 @@ from coevo.errors import InfraError, ModelError, StoreError
 from coevo.identity import canonical_json, content_hash
 from coevo.ports import BlobStore, ChatModel, ModelSource, Publisher, PutResult, Scorer, StoreSource
 from coevo.records import Adapter
-from coevo.store.threads import beside
+from coevo.store.threads import beside, fetch_all
 
 __all__ = [
     "RecordedModel",
@@ -26,6 +26,7 @@ __all__ = [
     "RecordingModel",
     "RecordingPublisher",
     "RecordingSource",
+    "recorded_usage",
     "request_key",
 ]
 
@@ -194,6 +195,12 @@ class RecordedPublisher:
         """The recording under the adapter's id."""
         del canary_rows
         return RecordedSource(self.store, adapter.model_id)
+
+
+def recorded_usage(store: BlobStore, prefix: str) -> Usage:
+    """Tokens of every completion of a recording: what its model was paid for."""
+    keys = [info.key for info in store.list(f"{prefix}/") if not info.key.startswith(f"{prefix}/scores/")]
+    return sum((Usage(**orjson.loads(data)["usage"]) for data in fetch_all(store, keys)), Usage())
 
 
 def _key(prefix: str, request: ModelRequest, model_id: str) -> str:
