@@ -84,17 +84,17 @@ def call(place: Place, url: str, *settings: str, model: str = "big") -> Outcome:
     return CliRunner().invoke(build_app(only_open), ["evolve", str(place.config), "--display", "plain", *options])
 
 
-def refused(place: Place, outcome: Outcome, *said: str) -> None:
+def error_of(place: Place, outcome: Outcome) -> str:
+    """The three parts, after everything that holds of any refusal has been checked."""
     assert outcome.exit_code == 2, outcome.stderr
     lines = outcome.stderr[outcome.stderr.index("error: ") :].splitlines()
     assert any(line.startswith("  seen: ") for line in lines), lines
     assert any(line.startswith("  fix: ") for line in lines), lines
     assert "Traceback" not in outcome.stderr
     assert "bug in coevo" not in outcome.stderr
-    for part in said:
-        assert part in "\n".join(lines), lines
     assert place.files() == {}
     assert KEY not in outcome.output
+    return "\n".join(lines)
 
 
 def test_a_usable_endpoint_opens_the_run_and_the_question_is_paid(place: Place, server: HTTPServer) -> None:
@@ -115,19 +115,24 @@ def test_a_run_that_is_resumed_asks_only_when_it_has_work(place: Place, server: 
 
 
 def test_an_unreachable_endpoint_is_refused(place: Place) -> None:
-    refused(place, call(place, "http://127.0.0.1:9/v1"), "the model endpoint can't be used", "http://127.0.0.1:9/v1", "base_url")
+    said = error_of(place, call(place, "http://127.0.0.1:9/v1"))
+    assert all(part in said for part in ("the model endpoint can't be used", "http://127.0.0.1:9/v1", "base_url"))
 
 
 def test_a_wrong_key_is_refused_without_showing_it(place: Place, server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """I11: also when the endpoint echoes it."""
     monkeypatch.setenv("COEVO_PROBE_KEY", "sk-wrong-but-secret")
     outcome = call(place, server.url_for("/v1"))
-    refused(place, outcome, "401", "COEVO_PROBE_KEY")
+    said = error_of(place, outcome)
+    assert "401" in said
+    assert "COEVO_PROBE_KEY" in said
     assert "sk-wrong-but-secret" not in outcome.output
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones(place: Place, server: HTTPServer) -> None:
-    refused(place, call(place, server.url_for("/v1"), model="bigg"), "bigg", "it serves big")
+    said = error_of(place, call(place, server.url_for("/v1"), model="bigg"))
+    assert "bigg at" in said
+    assert "it serves big" in said
 
 
 @pytest.mark.parametrize(
@@ -145,13 +150,15 @@ def test_an_unknown_model_is_refused_with_the_known_ones(place: Place, server: H
     ],
 )
 def test_an_expert_that_can_t_be_asked_is_refused(place: Place, server: HTTPServer, setting: str, said: tuple[str, ...]) -> None:
-    refused(place, call(place, server.url_for("/v1"), setting), *said)
+    text = error_of(place, call(place, server.url_for("/v1"), setting))
+    assert [part for part in said if part not in text] == []
 
 
 @pytest.mark.parametrize("setting", [f"expert.api_key_env={KEY}", f"expert.base_url=http://user:{KEY}@127.0.0.1:9/v1"])
 def test_a_key_in_the_config_is_refused_and_not_repeated(place: Place, setting: str) -> None:
     """I11: pasted where its variable's name belongs, or into the URL."""
-    refused(place, call(place, "http://127.0.0.1:9/v1", setting))
+    said = error_of(place, call(place, "http://127.0.0.1:9/v1", setting))
+    assert setting.partition("=")[0].partition(".")[2] in said
 
 
 def test_a_key_file_serves_as_well(place: Place, server: HTTPServer, tmp_path: Path) -> None:
