@@ -200,8 +200,15 @@ def _facts(config: RunConfig) -> tuple[str, ...]:
     trainers = f"{train.workers} workers, ZeRO-{train.zero_stage}, LoRA rank {train.rank}"
     return (
         f"engines: {weak.replicas} x {weak.engine} for {weak.model} ({form}); training: {trainers}",
-        f"{where}; store {config.store}; expert: {config.expert.kind} policy, {config.expert.style}",
+        f"{where}; store {config.store}; expert: {_expert(config)}",
     )
+
+
+def _expert(config: RunConfig) -> str:
+    expert = config.expert
+    if expert.kind == "reference":
+        return f"reference policy, {expert.style}"
+    return f"{expert.model} {f'at {expert.base_url}' if expert.kind == 'openai' else f'from the recording {expert.recording}'}"
 
 
 def _warnings(plan: Plan, config: RunConfig) -> tuple[str, ...]:
