@@ -109,7 +109,8 @@ class ExpertConfig(Config):
     max_tokens: int = Field(1024, gt=0)
     """Longest answer; reasoning models need room for what they do not show."""
     requests_per_minute: float | None = Field(None, gt=0)
-    """Limit of the endpoint, shared among the rollout workers; null is unlimited."""
+    """Limit of the endpoint, shared among the rollout workers; null is unlimited. Waiting for it counts against
+    `rollout.episode_deadline_s`: a low limit wants a low `rollout.concurrency`."""
     tokens_per_minute: float | None = Field(None, gt=0)
     """The same for prompt and completion tokens together."""
     timeout_s: float = Field(120.0, gt=0)
