@@ -113,6 +113,7 @@ class PoolDriver:
         period_s: Between two looks.
         clock: Monotonic seconds.
         on_scale: Told `(pool, replicas)` when a size changes.
+        on_look: Told `(pool, stats)` at every look, for metrics.
     """
 
     def __init__(
@@ -122,11 +123,13 @@ class PoolDriver:
         period_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
         on_scale: Callable[[str, int], None] | None = None,
+        on_look: Callable[[str, PoolStats], None] | None = None,
     ) -> None:
         self._policy = policy
         self._period_s = period_s
         self._clock = clock
         self._on_scale = on_scale
+        self._on_look = on_look
         self._pools: dict[str, DrivenPool] = {}
         self._phase: int | None = None
         self._ends_at: float | None = None
@@ -181,9 +184,11 @@ class PoolDriver:
     def look(self) -> None:
         """One look: sample meters, count losses, decide, scale."""
         with self._lock:
-            for pool in self._pools.values():
+            for name, pool in self._pools.items():
                 if pool.meter is not None:
                     pool.meter.sample()
+                if self._on_look is not None:
+                    self._on_look(name, pool.pool.stats())
             if self._policy is None or self._phase is None:
                 return
             now = self._clock()

@@ -248,20 +248,26 @@ class RunContext:
         """What the run's own processes hold and cost."""
         return Billing(self.config)
 
+    @property
+    def engaged(self) -> bool:
+        """Whether the cluster was needed so far."""
+        return "serving" in self.__dict__
+
     def enter_phase(self, number: int) -> None:
         """A phase of `coevo run` begins (index in `jobs.phases.RUN_PHASES`): the pools are sized for it."""
         self.phase = number
-        if "serving" in self.__dict__:
+        if self.engaged:
             self.serving.driver.enter(number)
 
     def progress(self, done: int, total: int) -> None:
         """So much of the phase is done; tells the pools how soon the next one begins."""
-        if "serving" in self.__dict__:
+        if self.engaged:
             self.serving.driver.progress(done, total)
 
     def _on_progress(self, seen: Progress) -> None:
         self.display.progress(seen)
         self.progress(seen.done, seen.total)
+        self.serving.metrics.stage(seen)
 
     @cached_property
     def ledger(self) -> Ledger:

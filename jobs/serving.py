@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,13 @@ from cluster.bulk import BulkOptions
 from cluster.dispatch import ActorOptions
 from cluster.engines.family import EngineConfig, EngineKind
 from cluster.executor import ActorExecutor, RayDataExecutor
+from cluster.metrics import RunMetrics
 from cluster.notices import WatchPlan, notice_source
 from cluster.placement import worker_bundle
 from cluster.pool_driver import DrivenPool, PoolDriver, living
 from cluster.pool_model import PoolSource
 from cluster.publish import PoolPublisher
-from cluster.servers import ModelPool, PoolConfig
+from cluster.servers import ModelPool, PoolConfig, PoolStats
 from cluster.session import SessionConfig, open_session
 from cluster.spot import SpotWatch
 from cluster.stores import open_source
@@ -79,6 +80,10 @@ def _asks(placement: PlacementConfig, num_cpus: float) -> dict[str, Any]:
         "resources": dict(placement.resources),
         "spread": placement.spread is not False,
     }
+
+
+def _tell_scale(context: RunContext, pool: str, replicas: int) -> None:
+    context.display.note(f"pool {pool}: {replicas} replicas")
 
 
 def scratch_folder(context: RunContext) -> Path:
@@ -186,11 +191,22 @@ class Serving:
         return pools if folder is None else RecordingPublisher(pools, folder)
 
     @cached_property
+    def metrics(self) -> RunMetrics:
+        """What Prometheus sees of the run."""
+        return RunMetrics(self._context.run)
+
+    def _show(self, pool: str, stats: PoolStats) -> None:
+        context = self._context
+        self.metrics.pool(pool, stats)
+        self.metrics.bill(context.billing.held(), phase=context.phase, budget_usd=context.config.budget.usd)
+
+    @cached_property
     def driver(self) -> PoolDriver:
         """Sizes the pool by phase where `cluster.pool_policy` says so, and samples what it holds."""
         context, config = self._context, self._context.config
         policy = phase_policy(config) if config.cluster.pool_policy == "phased" else None
-        driver = PoolDriver(policy, on_scale=lambda pool, size: context.display.note(f"pool {pool}: {size} replicas"))
+        told = partial(_tell_scale, context)
+        driver = PoolDriver(policy, on_scale=told, on_look=self._show)
         driver.enter(context.phase)
         return driver
 

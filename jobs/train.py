@@ -36,7 +36,10 @@ def adapters(context: RunContext) -> list[Adapter]:
                 settings=settings,
             )
             trained.append(_train(context, job))
-            context.progress(len(trained), len(config.dataset.arms) * len(config.train.seeds))
+            wanted = len(config.dataset.arms) * len(config.train.seeds)
+            context.progress(len(trained), wanted)
+            if context.engaged:
+                context.serving.metrics.training(len(trained), wanted)
     _close(context, trained)
     return [adapter for adapter, _ in trained]
 
