@@ -119,6 +119,7 @@ class PoolPublisher:
         dtype: Of merged weights: bfloat16 or float32.
         min_rows: Fewest canary rows.
         scorers: How the replicas of a source are reached one by one.
+        needs: Custom resources of the node that merges and scores: it needs torch, which driver and rollout images lack (R15).
     """
 
     store: StoreSource
@@ -129,6 +130,7 @@ class PoolPublisher:
     dtype: str = "bfloat16"
     min_rows: int = CANARY_ROWS
     scorers: Callable[[ModelSource], Mapping[str, Scorer]] = field(default=replica_scorers)
+    needs: Mapping[str, float] = field(default_factory=dict)
 
     def publish(self, adapter: Adapter, *, canary_rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> ModelSource:
         """Serve and prove; may be called again, for example after a restart, and then proves again.
@@ -145,7 +147,7 @@ class PoolPublisher:
         base, scratch = os.path.abspath(self.base_path), os.path.abspath(self.scratch)  # workers have another current folder
         prepared = Preparation(self.store, base, scratch, self.form, self.dtype, adapter, rows)
         if not prepared.done:
-            _run_apart(prepared)
+            _run_apart(prepared, self.needs)
         of_new, of_base = prepared.references()
         source = self.serve(str(prepared.model_folder), adapter.model_id).source(adapter.model_id)
         readings = asyncio.run(read_canary(self.scorers(source), rows, new=of_new, base=of_base))
@@ -178,14 +180,14 @@ class PoolPublisher:
                 )
 
 
-def _run_apart(prepared: Preparation) -> None:
+def _run_apart(prepared: Preparation, needs: Mapping[str, float]) -> None:
     """In a Ray task where a session is open, else here."""
     import ray
 
     if not ray.is_initialized():
         prepared.run()
         return
-    remote: Any = ray.remote(num_cpus=1, max_retries=2)(_outcome)
+    remote: Any = ray.remote(num_cpus=1, max_retries=2, resources=dict(needs))(_outcome)
     with boundary(InfraError, "preparing a publication failed", fix="see the worker's log; publish again"):
         error = ray.get(remote.remote(prepared))
     if error is not None:

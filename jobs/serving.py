@@ -187,7 +187,8 @@ class Serving:
         if folder is not None and context.config.weak.engine == "recorded":
             return RecordedPublisher(folder)
         scratch = scratch_folder(context) / "publish"
-        pools = PoolPublisher(store=context.store_source, base_path=context.weak_path, scratch=str(scratch), serve=self.pool)
+        needs = dict(context.config.cluster.pools.train.resources)
+        pools = PoolPublisher(store=context.store_source, base_path=context.weak_path, scratch=str(scratch), serve=self.pool, needs=needs)
         return pools if folder is None else RecordingPublisher(pools, folder)
 
     @cached_property
