@@ -94,6 +94,8 @@ def random_call(random: Random, tools: Sequence[ToolSpec], known: Sequence[str],
 def _random_value(random: Random, schema: Mapping[str, Any], known: Sequence[str]) -> Any:
     if "enum" in schema:
         return random.choice(schema["enum"])
+    if schema["type"] == "boolean":
+        return random.random() < 0.5
     if schema["type"] == "array":
         return [_random_value(random, schema["items"], known) for _ in range(random.randint(1, 3))]
     numbers = [token for token in known if token.replace(".", "", 1).isdigit()]
