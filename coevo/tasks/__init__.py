@@ -15,7 +15,14 @@ __all__ = ["ENTRY_POINT_GROUP", "FAMILIES", "load_family"]
 ENTRY_POINT_GROUP = "coevo.tasks"
 """Entry-point group in which users' packages name their families."""
 
-FAMILIES = MappingProxyType({"payroll": "coevo.tasks.payroll:family"})
+FAMILIES = MappingProxyType(
+    {
+        "payroll": "coevo.tasks.payroll:family",
+        "budget": "coevo.tasks.budget:family",
+        "stock": "coevo.tasks.stock:family",
+        "anomaly": "coevo.tasks.anomaly:family",
+    }
+)
 """Families of this package: name -> dotted path."""
 
 _MEMBERS = ("name", "world_version", "templates", "tools", "conduct", "instance", "open", "policy", "base_harness")
