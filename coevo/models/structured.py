@@ -84,7 +84,12 @@ async def ask(model: ChatModel, request: ModelRequest, read: Callable[[Any], T],
 
 
 def find_json(text: str) -> Any:
-    """The first JSON object in `text`, fences and words around it left out. Raises `ModelError` when there is none that reads."""
+    """The first JSON object behind a model's visible thinking, fences and words around it left out.
+
+    Raises:
+        ModelError: There is none that reads.
+    """
+    text = text.rpartition("</think>")[2]
     start, fault = text.find("{"), "no JSON object found"
     decoder = json.JSONDecoder()
     while start >= 0:

@@ -210,6 +210,13 @@ def test_unusable_answers_end_with_their_reasons(first: Completion | ModelError,
     assert all(reason in fault for fault in answer.faults)
 
 
+def test_thinking_aloud_is_no_answer() -> None:
+    """Promise 5: a reasoning model's draft is passed over."""
+    answer, model = asked(Completion(f'<think>maybe {{"strategy": 1}}</think>\n{GOOD}'))
+    assert answer.value.strategy == "Finish now."
+    assert len(model.asked) == 1
+
+
 @given(st.text(alphabet='{}[]":,ab \\\n', max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     """Promise 5: whatever a model writes is a value or a `ModelError`."""
