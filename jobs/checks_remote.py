@@ -15,9 +15,19 @@ from coevo.config import RunConfig
 from coevo.errors import CoevoError
 from coevo.ports import BlobStore, StoreSource
 from coevo.store.probe import probe_store
+from coevo.store.verify import verify_run
 from jobs.checks import Check, Outcome
 
-__all__ = ["check_clock", "check_cluster", "check_expert_key", "check_jobs_server", "check_store", "check_store_keys", "check_uploads"]
+__all__ = [
+    "check_clock",
+    "check_cluster",
+    "check_expert_key",
+    "check_jobs_server",
+    "check_run",
+    "check_store",
+    "check_store_keys",
+    "check_uploads",
+]
 
 CLOCK_WARN_S, CLOCK_FAIL_S = 60.0, 900.0
 """S3 refuses requests signed more than 15 minutes off."""
@@ -31,7 +41,9 @@ def check_store(store: BlobStore) -> Check:
 
 
 def check_uploads(source: S3Source) -> Check:
-    """The same for objects that go up in parts: some servers check the condition only on small ones."""
+    """The same for objects that go up in parts, where any do: some servers check the condition only on whole ones."""
+    if source.whole_bytes >= 5 << 30:
+        return Check("uploads", Outcome.SKIP, "objects go up whole on this server")
     return _probed("uploads", replace(source, multipart_bytes=_PART_BYTES).open(), pad_bytes=_PART_BYTES + 1)
 
 
@@ -43,6 +55,21 @@ def _probed(name: str, store: BlobStore, *, pad_bytes: int) -> Check:
     if faults:
         return Check(name, Outcome.FAIL, f"{store.uri}: {'; '.join(faults)}", "use a store that honours If-None-Match and If-Match")
     return Check(name, Outcome.OK, f"{store.uri}: writable, conditional puts hold, one winner in each race")
+
+
+def check_run(store: BlobStore, run: str) -> Check:
+    """What the run stored holds together, as far as listings tell."""
+    try:
+        if store.head(f"{run}/config.json") is None:
+            return Check("run", Outcome.SKIP, f"nothing stored of {run!r}")
+        found = verify_run(store, run, deep=False)
+    except CoevoError as error:
+        return Check("run", Outcome.FAIL, f"{error.what}: {error.seen}", error.fix)
+    seen = f"{run!r}: {found.manifests} manifests name {found.outputs} objects, {found.episodes} episodes"
+    wrong = [*(f"missing {one}" for one in found.orphans[:3]), *(f"counts of {one}" for one in found.uncounted[:3])]
+    wrong += [f"{id[:16]} played {count} times" for id, count in found.twice[:3]]
+    fix = "restore what is missing, or remove the manifest that names it and run again"
+    return Check("run", Outcome.OK if found.sound else Outcome.WARN, seen + (f"; {'; '.join(wrong)}" if wrong else ""), fix)
 
 
 def check_clock(source: S3Source, *, now: datetime | None = None) -> Check:

@@ -41,7 +41,7 @@ def examine(config: RunConfig, display: Display, *, engine: bool = False, store:
 def _checks(config: RunConfig, source: StoreSource, *, engine: bool, address: str) -> Iterator[Check]:
     """All checks, cheap ones first."""
     yield from _here(config)
-    yield from _store(source)
+    yield from _store(source, config.name)
     yield checks_remote.check_expert_key(config)
     if address.startswith(("http://", "https://")):
         yield checks_remote.check_jobs_server(address)
@@ -61,16 +61,16 @@ def _here(config: RunConfig) -> Iterator[Check]:
     yield checks.check_weights()
 
 
-def _store(source: StoreSource) -> Iterator[Check]:
-    if not isinstance(source, S3Source):
-        yield checks_remote.check_store(source.open())
-        return
-    keys = checks_remote.check_store_keys(source)
-    yield keys
-    if keys.outcome is Outcome.OK:
+def _store(source: StoreSource, run: str) -> Iterator[Check]:
+    if isinstance(source, S3Source):
+        keys = checks_remote.check_store_keys(source)
+        yield keys
+        if keys.outcome is not Outcome.OK:
+            return
         yield checks_remote.check_clock(source)
-        yield checks_remote.check_store(source.open())
         yield checks_remote.check_uploads(source)
+    yield checks_remote.check_store(source.open())
+    yield checks_remote.check_run(source.open(), run)
 
 
 def _verdict(counts: Mapping[Outcome, int]) -> str:

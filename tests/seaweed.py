@@ -46,13 +46,6 @@ class SeaweedServer:
         prefix = f"test-{next(self._prefixes)}"
         return S3Source(bucket=BUCKET, prefix=prefix, endpoint=endpoint or self.endpoint, region="us-east-1", **settings)  # type: ignore[arg-type]
 
-    def pause(self) -> None:
-        """Stop answering (SIGSTOP) until `resume`."""
-        os.killpg(self.process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.killpg(self.process.pid, signal.SIGCONT)
-
 
 def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]

@@ -315,20 +315,27 @@ def test_any_sequence_equals_a_dict(source: StoreSource, store: BlobStore) -> No
 
 
 def test_large_objects_race_too(seaweed: SeaweedServer) -> None:
-    """R9, R11: parts become visible with the one conditional request that completes them; losers leave no upload behind."""
-    store = seaweed.source(multipart_bytes=6_000_000).open()
-    datas = [bytes([number]) * 7_000_000 for number in range(6)]
+    """R9: a body of several of the server's chunks."""
+    store = seaweed.source().open()
+    datas = [bytes([number]) * 9_000_000 for number in range(6)]
     with ThreadPoolExecutor(6) as pool:
         results = list(pool.map(lambda data: store.put_if_absent("large", data), datas))
     assert (results.count(PutResult.WRITTEN), results.count(PutResult.CONFLICT)) == (1, 5)
-    winner = datas[results.index(PutResult.WRITTEN)]
-    assert store.get("large") == winner
-    assert store.put_if_absent("large", winner) is PutResult.SAME
+    assert store.get("large") == datas[results.index(PutResult.WRITTEN)]
+
+
+def test_uploads_in_parts_carry_the_condition(seaweed: SeaweedServer) -> None:
+    """R11: one after the other; in a race this server has no lock, so by default it gets no parts (`S3Source.whole_bytes`)."""
+    source = seaweed.source(multipart_bytes=6_000_000)
+    store, one, two = source.open(), b"1" * 17_000_000, b"2" * 17_000_000
+    assert seaweed.source().whole_bytes == 5 << 30
+    assert replace(source, endpoint="", multipart_bytes=0).whole_bytes == 64 << 20
+    assert [store.put_if_absent("large", data) for data in (one, one, two)] == [PutResult.WRITTEN, PutResult.SAME, PutResult.CONFLICT]
     info = store.head("large")
     assert info is not None
-    assert store.put_if_match("large", datas[0], etag="stale") is None
-    assert store.put_if_match("large", datas[0], etag=info.etag) is not None
-    assert store.get("large") == datas[0]
+    assert store.put_if_match("large", two, etag="stale") is None
+    assert store.put_if_match("large", two, etag=info.etag) is not None
+    assert store.get("large") == two
     assert store.leftovers(older_than_s=-10) == []
 
 

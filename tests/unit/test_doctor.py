@@ -15,6 +15,7 @@ from coevo.config import RunConfig, parse_config
 from coevo.errors import StoreError
 from coevo.identity import content_hash
 from coevo.ports import BlobInfo, PutResult
+from coevo.store.artifacts import StageWriter
 from coevo.store.local import LocalStore
 from jobs.checks import (
     Check,
@@ -27,7 +28,7 @@ from jobs.checks import (
     check_space,
     check_weights,
 )
-from jobs.checks_remote import check_expert_key, check_store
+from jobs.checks_remote import check_expert_key, check_run, check_store
 
 
 def bad(check: Check, said: str, outcome: Outcome = Outcome.FAIL) -> None:
@@ -115,6 +116,19 @@ def test_store(tmp_path: Path) -> None:
     bad(check_store(lossy), "written, written, written")
     assert lossy.held == {}
     bad(check_store(Lossy(broken=True)), "read-only")
+
+
+def test_a_run_with_a_hole_is_seen(tmp_path: Path) -> None:
+    """I5: the doctor reads back what manifests name."""
+    store = LocalStore(tmp_path)
+    assert check_run(store, "r").outcome is Outcome.SKIP
+    store.put_if_absent("r/config.json", b"{}")
+    one = StageWriter.begin(store, run="r", stage="evolve", inputs={}, expected=0, code_version="1")
+    output = one.write_bytes("search.json", b"{}")
+    one.commit()
+    assert check_run(store, "r").outcome is Outcome.OK
+    store.delete(output.key)
+    bad(check_run(store, "r"), f"missing {one.key.manifest}: {output.key}", Outcome.WARN)
 
 
 class Forgetful(LocalStore):
