@@ -72,7 +72,7 @@ class DrivenPool:
     _losses: float = 0.0
 
     def state(self) -> PoolState:
-        """For the policy; all replicas count to the market that the pool asks for now."""
+        """For the policy; all replicas count to the market that the pool buys in."""
         stats = self.pool.stats()
         starting = sum(one.state in (_STARTING, _DOWN) for one in stats.replicas)
         unplaced = [one.started_at for one in stats.replicas if one.state == _STARTING and one.pid is None and one.started_at]

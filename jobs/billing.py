@@ -6,6 +6,7 @@ dollars of what was held, for payments and manifests. Held time between two batc
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from functools import cached_property
 
@@ -92,9 +93,9 @@ class Billing:
         """Of one engine."""
         return engine_rate(self._config, self.sheet)
 
-    def watch(self, count: Callable[[], int]) -> HeldMeter:
+    def watch(self, count: Callable[[], int], *, clock: Callable[[], float] = time.monotonic) -> HeldMeter:
         """A meter for a new pool; `count` says how many of its processes exist."""
-        self._meters.append(HeldMeter(self.rate, count))
+        self._meters.append(HeldMeter(self.rate, count, clock=clock))
         return self._meters[-1]
 
     def bought(self, expert: Iterable[Spend]) -> None:

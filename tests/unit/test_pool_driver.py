@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +20,11 @@ from cluster.cost import HeldMeter, process_rate
 from cluster.pool_driver import DrivenPool, PoolDriver, living
 from cluster.pool_policy import PhasedPolicy, PolicySettings
 from coevo.config import PlacementConfig, parse_config
-from coevo.errors import ConfigError
+from coevo.errors import BudgetExceeded, ConfigError
 from coevo.prices import Market, load_prices
+from coevo.store import LocalStore
 from coevo.store.artifacts import Held
-from coevo.store.ledger import Spend
+from coevo.store.ledger import Budget, Ledger, Spend
 from jobs.billing import Billing, estimated_usd, require_prices, training_held
 from jobs.phases import RUN_PHASES, phase_policy
 from jobs.run import PHASES
@@ -202,3 +204,19 @@ def test_hardware_of_ones_own_counts_at_no_price() -> None:
     require_prices(config)
     rate = process_rate(config.cluster.pools.weak, SHEET, num_cpus=1.0, where="weak")
     assert estimated_usd(rate, config.cluster.pools.weak, 1e9) == 0.0
+
+
+def test_a_dollar_budget_stops_the_run(tmp_path: Path) -> None:
+    """I10: what is held is estimated from tokens, what is paid is measured; the next reservation that does not fit is refused."""
+    placement = {"num_gpus": 1, "instance_type": "g6.xlarge", "tokens_per_s": 1000.0}
+    billing = Billing(parse_config({"name": "x", "cluster": {"pools": {"weak": placement}}}))
+    ledger = Ledger(LocalStore(tmp_path), budget=Budget(usd=1.0), prefix="x")
+    clock, hour = Clock(), 3_600_000
+    billing.watch(lambda: 1, clock=clock).sample()
+    with ledger.reservation("rollout/a", estimate=Spend(usd=billing.estimate_usd(hour))) as paid:
+        clock.now = 1800.0
+        paid.add(Spend(usd=billing.due_usd()))
+    assert ledger.spent.usd == pytest.approx(0.4)
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve("rollout/b", estimate=Spend(usd=billing.estimate_usd(hour)))
+    assert ledger.affords(Spend(usd=billing.estimate_usd(hour // 2)))
