@@ -94,8 +94,8 @@ class SpotWatch:
             self._stop.wait(_ROUND_S)
 
     def _round(self) -> None:
-        found: list[dict[str, Any]] = ray.nodes()
-        alive = {str(node["NodeID"]) for node in found if node["Alive"]}
+        nodes: Any = ray.nodes
+        alive = {str(node["NodeID"]) for node in nodes() if node["Alive"]}
         for node_id in alive - self._watchers.keys() - self.notices.keys():
             remote: Any = ray.remote(NodeWatcher)
             actor = remote.options(**on_node(node_id), max_restarts=0).remote(self._plan, node_id)

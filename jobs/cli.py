@@ -187,9 +187,17 @@ def _submit(
         from jobs import submit
 
         _log(debug)
-        chosen = {"address": address, "verb": verb, "follow": follow, "baked": baked, "stop": stop}
-        run_config, display = load_config(config, overrides or ()), open_display(DisplayKind.PLAIN)
-        return submit.main(run_config, display, working_dir=working_dir, needs=tuple(needs or ()), **chosen)
+        return submit.main(
+            load_config(config, overrides or ()),
+            open_display(DisplayKind.PLAIN),
+            address=address,
+            verb=verb,
+            follow=follow,
+            baked=baked,
+            working_dir=working_dir,
+            needs=tuple(needs or ()),
+            stop=stop,
+        )
 
     raise typer.Exit(guarded(action, debug=debug))
 
