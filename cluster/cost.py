@@ -79,8 +79,8 @@ class HeldMeter:
 
     def sample(self) -> int:
         """Take note of how many there are; that number since the last sample is the mean of both."""
-        count, now = self._count(), self._clock()
         with self._lock:
+            count, now = self._count(), self._clock()
             then, before = self._last
             self._process_s += 0.5 * (before + count) * (now - then)
             self._last = (now, count)
