@@ -165,10 +165,7 @@ class AnomalyWorld(RoundWorld):
 
     def tool_list_devices(self, area: str, page: int = 1) -> dict[str, Any]:
         """One page of ids and names."""
-        found = next((one for one in self._data.areas if one.name.casefold() == area.casefold()), None)
-        if found is None:
-            raise ToolError("unknown area; list_areas gives the names")
-        shown = page_of(found.devices, page, size=BATCH)
+        shown = page_of(self._area(area).devices, page, size=BATCH)
         return {"devices": [{"device": one.id, "name": one.name} for one in shown.items], "page": shown.number, "pages": shown.count}
 
     def tool_get_devices(self, devices: list[str]) -> dict[str, Any]:
@@ -227,7 +224,13 @@ class AnomalyWorld(RoundWorld):
 
     def tool_file_log(self, area: str, tickets: int, missing: int) -> dict[str, Any]:
         """Log; once."""
-        return self.report(area=area, tickets=tickets, missing=missing)
+        return self.report(area=self._area(area).name, tickets=tickets, missing=missing)
+
+    def _area(self, name: str) -> Area:
+        found = next((one for one in self._data.areas if one.name.casefold() == name.casefold()), None)
+        if found is None:
+            raise ToolError("unknown area; list_areas gives the names")
+        return found
 
     def _tickets(self, one: Device, page: int) -> dict[str, Any]:
         shown = page_of(one.tickets, page, size=_TICKETS_SHOWN)

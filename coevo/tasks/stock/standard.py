@@ -150,10 +150,7 @@ class StockWorld(RoundWorld):
 
     def tool_list_watch(self, desk: str, page: int = 1) -> dict[str, Any]:
         """One page of ids and names."""
-        found = next((one for one in self._data.desks if one.name.casefold() == desk.casefold()), None)
-        if found is None:
-            raise ToolError("unknown desk; list_desks gives the names")
-        shown = page_of(found.positions, page, size=BATCH)
+        shown = page_of(self._desk(desk).positions, page, size=BATCH)
         return {
             "instruments": [{"instrument": one.id, "name": one.name} for one in shown.items],
             "page": shown.number,
@@ -199,7 +196,13 @@ class StockWorld(RoundWorld):
 
     def tool_file_report(self, desk: str, alerts: int, exposure: float) -> dict[str, Any]:
         """Report; once."""
-        return self.report(desk=desk, alerts=alerts, exposure=exposure)
+        return self.report(desk=self._desk(desk).name, alerts=alerts, exposure=exposure)
+
+    def _desk(self, name: str) -> Desk:
+        found = next((one for one in self._data.desks if one.name.casefold() == name.casefold()), None)
+        if found is None:
+            raise ToolError("unknown desk; list_desks gives the names")
+        return found
 
     def _alerts(self, one: Position, page: int) -> dict[str, Any]:
         shown = page_of(one.alerts, page, size=ALERTS_SHOWN)
