@@ -3,8 +3,8 @@
     .venv/bin/python infra/lock.py > infra/locks/cpu.lock
     .venv/bin/python infra/lock.py driver > infra/locks/driver.lock      # likewise serve-cpu, train: what an image installs
 
-The closure starts at the project's own requirements and the extras `serve-cpu`, `train` and `dev`. Whatever only the vLLM CPU build needs
-is marked for Linux, so other systems install the rest. What infra/install.py names in `LEFT_OUT` never enters.
+The closure starts at the project's own requirements and the extras `serve-cpu`, `train`, `browser` and `dev`. Whatever only the vLLM CPU
+build needs is marked for Linux, so other systems install the rest. What infra/install.py names in `LEFT_OUT` never enters.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
     """Print the lock, one `name==version [; marker]` a line, sorted."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    everywhere = closure([*project["dependencies"], *extras["train"], *extras["dev"], *BUILD])
+    everywhere = closure([*project["dependencies"], *extras["train"], *extras["browser"], *extras["dev"], *BUILD])
     linux = closure(extras["serve-cpu"]) - everywhere
     print("# The tested CPU set: Python 3.11. Written by infra/lock.py; installed by infra/install.py without dependency resolution.")
     print("# torchvision, torchaudio, torchcodec (they cannot load beside torch's CPU build) and triton are left out on purpose.")

@@ -21,6 +21,8 @@ FAMILIES = MappingProxyType(
         "budget": "coevo.tasks.budget:family",
         "stock": "coevo.tasks.stock:family",
         "anomaly": "coevo.tasks.anomaly:family",
+        "browser": "coevo.tasks.browser:family",
+        "website": "coevo.tasks.website:family",
     }
 )
 """Families of this package: name -> dotted path."""

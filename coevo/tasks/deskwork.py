@@ -39,6 +39,7 @@ __all__ = [
     "active_rules",
     "answers_for",
     "asks_of",
+    "check_field",
     "deciding_rule",
     "draw_brief",
     "expected_changes",
@@ -263,15 +264,15 @@ class Action:
             raise ToolError(f"{arguments[self.key]} is {body.get('status')}, not {self.needs}")
         given = {name: value for name, value in arguments.items() if name != self.key and value is not None}
         for name, value in given.items():
-            _check(name, value)
+            check_field(name, value)
         changed = dict(given) if self.edit is None else self.edit(body, given)
         if not changed and self.status is None:
             raise ToolError("bad arguments: nothing to change")
         return changed if self.status is None else {"status": self.status, **changed}
 
 
-def _check(name: str, value: Any) -> None:
-    """Refuse what no such field can hold; the message says what it can."""
+def check_field(name: str, value: Any) -> None:
+    """Raises `ToolError` for what no field of that name can hold; the message says what it can."""
     if name == "code" and not _CODE.fullmatch(value):
         raise ToolError("bad arguments: code is a capital letter and two digits, for example X00")
     if isinstance(value, str) and not (1 <= len(value) <= MAX_TEXT_CHARS and value.isprintable()):
@@ -328,7 +329,7 @@ def grade_cases(briefs: Iterable[tuple[Desk, Brief]], changes: Changes, *, actio
             problem = _problem(expected, changes.get(case.id, {}))
             judgements.append(Judgement(f"settled:{case.id}", problem, weight=0.5 if act is None else 1.0, guard=act is None))
     foreign = sorted(set(changes) - own)
-    name, problem = (f"outside:{foreign[0]}", "was changed and is no part of the task") if foreign else ("outside", None)
+    name, problem = (f"bystander:{foreign[0]}", "was changed and is no part of the task") if foreign else ("bystanders", None)
     judgements.append(Judgement(name, problem, guard=True))
     return weigh(judgements, finished=finished)
 

@@ -85,16 +85,16 @@ def _rules(number: str, desk: Desk, brief: Brief, status: str) -> Document:
     shown = _shown(brief.terms)
     clauses = [f"({place}) {rule.text.format(**shown)}" for place, rule in enumerate(rules, start=1)]
     reasons = " Reasons are written as codes; the list of codes is a document of its own." if brief.terms["codes"] else ""
-    text = (
+    content = (
         f"{status}\n\n{desk.intro.format(**shown)} Check every case in this order; the first point that applies decides. "
         f"{' '.join(clauses)}{reasons}"
     )
-    facts = tuple(
-        dict.fromkeys(
-            token for text in (desk.intro, *(rule.text for rule in rules)) for name in slots(text) for token in literals(shown[name])
-        )
+    texts = (desk.intro, *(rule.text for rule in rules))
+    asked = [token for rule in rules if rule.ask is not None for token in literals(rule.ask.role)]
+    facts = tuple(dict.fromkeys([*(token for text in texts for name in slots(text) for token in literals(shown[name])), *asked]))
+    return Document(
+        number, desk.title, content, (desk.name, RULES, "policy", "rule", "guideline", *desk.words), facts, f"{desk.name} {RULES}"
     )
-    return Document(number, desk.title, text, (desk.name, RULES, "policy", "rule", "guideline", *desk.words), facts, f"{desk.name} {RULES}")
 
 
 def _codes(number: str, desk: Desk, brief: Brief, status: str) -> Document:

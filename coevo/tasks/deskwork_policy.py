@@ -129,8 +129,9 @@ def _split(text: str) -> tuple[str, ...]:
 class Sight:
     """The facts in `visible` about the ids of an instance.
 
-    A tool result belongs to the one id in the arguments of the call that it answers, else to the first id that it names. An assistant's
-    text counts up to its first `<`; its notes are entries between semicolons, each about the id that it starts with.
+    A tool result belongs to the one id in the arguments of the call that it answers, else to the first id that it names, and from where it
+    names another id also to that one. An assistant's text counts up to its first `<`; its notes are entries between semicolons, each about
+    the id that it starts with.
     """
 
     def __init__(self, visible: Sequence[Message], ids: frozenset[str]) -> None:
@@ -156,7 +157,10 @@ class Sight:
 
     def _add(self, tokens: tuple[str, ...], subject: str | None) -> None:
         self._words.update(tokens)
-        subject = subject or next((token for token in tokens if token in self._ids), None)
+        places = {token: place for place, token in reversed(list(enumerate(tokens))) if token in self._ids}
+        subject = subject or min(places, key=lambda token: places[token], default=None)
+        for other, place in places.items():
+            self._about.setdefault(other, []).append(frozenset(tokens[place:]))
         if subject is not None:
             self._about.setdefault(subject, []).append(frozenset(tokens))
 
@@ -360,11 +364,17 @@ def _case_notes(view: _View, work: Work) -> list[str]:
     if not view.sight.mentions(work.case.id):
         return []
     if view.decided(work):
-        value = [str(work.act.value)] if work.act is not None and work.act.value is not None and view.knows_value(work) else []
-        return [" ".join((work.case.id, *view.outcome(work), *value))]
+        return [" ".join((work.case.id, *view.outcome(work), *_value_notes(view, work)))]
     known = [record for record in work.case.records if record not in view.unknown_records(work)]
     entries = [" ".join((record.id, *record.literals)) for record in known]
     return [f"{work.case.id} open", *entries, *_answers(view, work)]
+
+
+def _value_notes(view: _View, work: Work) -> tuple[str, ...]:
+    """A computed value, or what it will be computed from."""
+    if work.act is None or work.act.value is None:
+        return ()
+    return (str(work.act.value),) if view.knows_value(work) else literals(work.act.expression)
 
 
 def _answers(view: _View, work: Work) -> list[str]:

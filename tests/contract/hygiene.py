@@ -30,9 +30,10 @@ def split_instances(family: TaskFamily, size: Size, diversity: int) -> list[Task
 
 
 def sample(family: TaskFamily, size: Size, count: int) -> list[TaskInstance]:
-    """The first instances of the search part at full diversity: templates in turn; then, where more are asked, of the test part."""
+    """The first instances at full diversity, templates in turn: of the search part, or of the test part where that is too short."""
     split = fixed_split(family, size, diversity=len(family.templates(size)))
-    return [*split[Stream.SEARCH], *split[Stream.TEST]][:count]
+    part = split[Stream.SEARCH] if len(split[Stream.SEARCH]) >= count else split[Stream.TEST]
+    return list(part[:count])
 
 
 def outcome(world: World) -> tuple[bool, float]:

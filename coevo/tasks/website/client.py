@@ -5,13 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlencode
 
 from coevo.errors import InfraError, ToolError, boundary
 from coevo.tasks.website.routes import ROUTES
-from coevo.tasks.website.shop import ShopData
 
 __all__ = ["ShopClient"]
 
@@ -24,20 +23,11 @@ _NO_ID = "-"
 
 
 class ShopClient:
-    """One session of the application."""
+    """One session of the application behind a port of loopback."""
 
-    def __init__(self, session: str, port: int, *, admin: Mapping[str, Callable[..., Any]]) -> None:
-        self._session, self._admin = session, admin
+    def __init__(self, session: str, port: int) -> None:
+        self._session = session
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-
-    @classmethod
-    def connect(cls, data: ShopData) -> Self:
-        """Open a session over unchanged records. The first call of a process starts the application."""
-        from coevo.tasks.website.service import service
-
-        running = service()
-        admin: dict[str, Callable[..., Any]] = {"changes": running.changes, "restore": running.restore, "close": running.close}
-        return cls(running.open(data), running.port, admin=admin)
 
     def perform(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """One request. Raises `ToolError` for a refusal, `InfraError` when the application can't be reached."""
@@ -48,19 +38,9 @@ class ShopClient:
             return self._send("GET", f"{path}?{urlencode(rest, errors='replace')}" if rest else path, None)
         return self._send("POST", path, json.dumps(rest).encode())
 
-    def changes(self) -> dict[str, dict[str, Any]]:
-        """What happened to the records."""
-        changes: dict[str, dict[str, Any]] = self._admin["changes"](self._session)
-        return changes
-
-    def restore(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Put the session where another one stood."""
-        self._admin["restore"](self._session, changes)
-
     def close(self) -> None:
-        """End the session and the connection."""
+        """End the connection."""
         self._connection.close()
-        self._admin["close"](self._session)
 
     def _send(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         headers = {} if body is None else {"Content-Type": "application/json"}

@@ -215,15 +215,15 @@ def _page_records(random: Random, facts: Facts, ids: Ids) -> tuple[Record, ...]:
 
 
 def _edit(facts: Facts, terms: Terms) -> Act:
-    arguments = {"section": facts["section"], "old": str(plain(facts["shown"])), "new": str(plain(terms[facts["fact"]]))}
+    arguments = {"section": f"section_{facts['section']}", "old": str(plain(facts["shown"])), "new": str(plain(terms[facts["fact"]]))}
     return Act("edit_page", {"page": facts["id"], **arguments})
 
 
 def _replace(body: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The section with `old` replaced by `new`: `old` must stand there exactly once, as whole words; numbers are written plainly."""
-    name = f"section_{arguments['section']}"
-    if name not in body:
-        raise ToolError("bad arguments: section is 1, 2 or 3")
+    name = arguments["section"]
+    if name not in ("section_1", "section_2", "section_3"):
+        raise ToolError("bad arguments: section is section_1, section_2 or section_3")
     found = re.findall(rf"(?<![\w.]){re.escape(arguments['old'])}(?![\w]|\.\d)", body[name])
     if len(found) != 1:
         raise ToolError(

@@ -71,7 +71,7 @@ class WebsiteFamily:
         """Which tools change what is graded, which arguments are free."""
         if size is Size.MINI:
             return mini.SPEC.conduct
-        free = {"kind", "status", "query", "page", "part", "message", "round_to", "mode", "section"}
+        free = {"kind", "status", "query", "page", "part", "message", "round_to", "mode"}
         return Conduct(frozenset({*ACTIONS, TERMINAL_TOOL}), frozenset(free))
 
     def instance(self, stream: Stream, seed: int, size: Size, *, diversity: int = 1) -> TaskInstance:

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from random import Random
 from typing import Any
 
 from coevo.chat import ToolSpec
 from coevo.errors import ConfigError, ToolError, nearest
 from coevo.identity import derive_seed
+from coevo.tasks.calculator import CALCULATE, calculate
 from coevo.tasks.contacts import Contact, Contacts
 from coevo.tasks.deskwork import Action, Brief, Desk, Ids, Record, answers_for, draw_brief
 from coevo.tasks.deskwork_papers import draw_codes, papers
 from coevo.tasks.family import Size, TaskInstance
 from coevo.tasks.library import Document, Library
 from coevo.tasks.paging import page_of
-from coevo.tasks.payroll.arithmetic import Rounding, evaluate, plain_number, round_to
 from coevo.tasks.website.catalogue import ACTIONS, DESKS, TEMPLATES
 from coevo.tasks.website.sales import TODAY
-from coevo.tasks.world import MAX_INTEGER
 
 __all__ = ["KINDS", "TOOLS", "Shop", "ShopData", "draw_shop"]
 
@@ -75,7 +73,7 @@ _FIELDS: Mapping[str, dict[str, Any]] = {
     "carrier": _string("name of the carrier"),
     "percent": {"type": "integer", "description": "new discount in percent"},
     "uses": {"type": "integer", "description": "new number of uses"},
-    "section": {"type": "integer", "minimum": 1, "maximum": 3, "description": "number of the section"},
+    "section": _string("name of the section, for example section_1"),
     "old": _string("what stands there now"),
     "new": _string("what takes its place"),
 }
@@ -124,14 +122,7 @@ TOOLS = (
         contact=_string("contact id"),
         message=_string("what to ask; name the ids"),
     ),
-    _tool(
-        "calculate",
-        "Exact arithmetic with + - * / and parentheses; the results can be rounded to a multiple.",
-        ("round_to", "mode"),
-        expressions={"type": "array", "items": {"type": "string"}, "description": "up to 5 expressions"},
-        round_to={"type": "number", "description": "round to a multiple of this"},
-        mode={"type": "string", "enum": [str(mode) for mode in Rounding], "description": "how to round; half_up if not given"},
-    ),
+    CALCULATE,
     *(_action_tool(action) for action in ACTIONS.values()),
     _tool("finish", "End the work when everything is settled."),
 )
@@ -177,7 +168,7 @@ class Shop:
             "read_document": self._read_document,
             "find_contacts": self.contacts.find,
             "ask_contact": self.contacts.write,
-            "calculate": self._calculate,
+            "calculate": calculate,
         }
 
     def perform(self, tool: str, arguments: Mapping[str, Any], changes: _Changes) -> dict[str, Any]:
@@ -212,13 +203,6 @@ class Shop:
             raise ToolError(f"there is no part {part}, the last is 1")
         return self.library.read(document, part=part)
 
-    def _calculate(self, expressions: list[str], round_to: float | None = None, mode: str = "half_up") -> dict[str, Any]:
-        if not 1 <= len(expressions) <= 5:
-            raise ToolError("bad arguments: expressions takes 1 to 5 entries")
-        if round_to is not None and not 0.001 <= round_to <= 1000:
-            raise ToolError("bad arguments: round_to must lie between 0.001 and 1000")
-        return {"values": [calculated(one, round_to, Rounding(mode)) for one in expressions]}
-
     def _change(self, action: Action, arguments: Mapping[str, Any], changes: _Changes) -> dict[str, Any]:
         record = self._find(action.kind, arguments[action.key])
         changed = {**changes.get(record.id, {}), **action.changes(_body(record, changes), arguments)}
@@ -246,18 +230,6 @@ def _line(record: Record, changes: _Changes) -> dict[str, Any]:
 
 def _has(line: Mapping[str, Any], word: str) -> bool:
     return any(word in str(value).casefold().split() for value in line.values())
-
-
-def calculated(expression: str, step: float | None, mode: Rounding) -> int | float:
-    """The value of an expression. Raises `ToolError` for anything that is no arithmetic."""
-    try:
-        value = evaluate(expression)
-    except ValueError as error:
-        raise ToolError(f"bad arguments: {error}") from None
-    value = value if step is None else round_to(value, Fraction(str(step)), mode)
-    if abs(value) > MAX_INTEGER:
-        raise ToolError("bad arguments: a value is too large")
-    return plain_number(value)
 
 
 def draw_shop(instance: TaskInstance) -> tuple[str, ShopData]:

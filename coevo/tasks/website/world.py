@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -14,9 +13,11 @@ from coevo.tasks.deskwork import Changes, Desk, Record, grade_cases
 from coevo.tasks.deskwork_policy import Truth
 from coevo.tasks.family import TaskInstance, World
 from coevo.tasks.library import Document
+from coevo.tasks.loopback import Loopback, loopback
 from coevo.tasks.website.catalogue import ACTIONS
 from coevo.tasks.website.client import ShopClient
 from coevo.tasks.website.shop import PAGE_SIZE, TOOLS, Shop, ShopData, draw_shop
+from coevo.tasks.website.site import ShopSite
 from coevo.tasks.world import TERMINAL_TOOL, PlainWorld, Toolbox
 
 __all__ = ["HttpWebsiteWorld", "ShopHands", "WebsiteWorld", "facts", "open_website"]
@@ -79,31 +80,33 @@ class WebsiteWorld(PlainWorld):
 
 
 class HttpWebsiteWorld(WebsiteWorld):
-    """The same world over HTTP: state lives in the application, which this process reaches on loopback; see `service`."""
+    """The same world over HTTP: every call is a request to the application, which a server on loopback answers."""
 
     def __init__(self, instance: TaskInstance, *, instruction: str, data: ShopData) -> None:
-        self._client = ShopClient.connect(data)
         super().__init__(instance, instruction=instruction, data=data)
-        self._closing = weakref.finalize(self, self._client.close)
-
-    @property
-    def _state(self) -> dict[str, Any]:
-        return {"changes": self._client.changes()}
-
-    @_state.setter
-    def _state(self, state: dict[str, Any]) -> None:
-        self._client.restore(state["changes"])
+        self.connect({})
 
     def fork(self) -> Self:
         """A second session with the same changes."""
-        client = ShopClient.connect(self._data)
-        client.restore(self._client.changes())
-        twin = copy.copy(self)
-        vars(twin).update(_client=client, _log=list(self._log), _closing=weakref.finalize(twin, client.close))
+        twin = super().fork()
+        twin.connect(twin.changes())
         return twin
+
+    def connect(self, changes: Changes) -> None:
+        """Open a session of its own; it ends with the world."""
+        server = loopback()
+        site = ShopSite(self._data, changes)
+        session = server.open(site)
+        self._client, self._state = ShopClient(session, server.port), {"changes": site.changes}
+        weakref.finalize(self, _leave, server, session, self._client)
 
     def _perform(self, name: str, arguments: Mapping[str, Any]) -> Any:
         return self._client.perform(name, arguments)
+
+
+def _leave(server: Loopback, session: str, client: ShopClient) -> None:
+    client.close()
+    server.close(session)
 
 
 class ShopHands:
