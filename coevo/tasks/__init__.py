@@ -21,6 +21,7 @@ FAMILIES = MappingProxyType(
         "budget": "coevo.tasks.budget:family",
         "stock": "coevo.tasks.stock:family",
         "anomaly": "coevo.tasks.anomaly:family",
+        "refactor": "coevo.tasks.refactor:family",
         "browser": "coevo.tasks.browser:family",
         "website": "coevo.tasks.website:family",
     }
