@@ -55,7 +55,8 @@ def node_facts(store: StoreSource | None = None, *, timeout_s: float = ANSWER_S)
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    listing: Any = ray.nodes
+    nodes = [node for node in listing() if node["Alive"]]
     asked = time.time()
     remote: Any = ray.remote(num_cpus=0, max_retries=0)(_probe())
     pending = [

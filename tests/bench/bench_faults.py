@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cluster.fault_proxy import FaultPhase, FaultProxy, NetworkFault
 from coevo.fanout import FanoutPolicy, LocalExecutor
@@ -29,18 +32,16 @@ from tests.seaweed import SeaweedServer, serve_seaweed
 
 OUT = (NetworkFault.ERROR, NetworkFault.SLOW_DOWN, NetworkFault.RESET)
 CONCURRENCY = 16
-SLEEP_S = 0.4
+SLEEP_S = 1.0
 POLICY = FanoutPolicy(concurrency=CONCURRENCY, tries=5, breaker_pause_s=1.0, breaker_patience_s=300.0)
 
 
-@dataclass
 class BreakerLog(logging.Handler):
     """Counts the breaker's words."""
 
-    said: Counter[str] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__(logging.WARNING)
+        self.said: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Count one."""
