@@ -62,7 +62,7 @@ SPEC = Miniature(
 
 WORDS = (
     "fill forms form portal link links pages page locked public staff work send two SEND SIGN SAVE base fee button fields closed "
-    "close filled open_portal open_page add fill_form close_page B P some waiting every each rules"
+    "close filled open_portal open_page add fill_form close_page B P some waiting every each rules what"
 ).split()
 """Words of this miniature; the embedded tokenizer knows some of them."""
 

@@ -22,7 +22,7 @@ __all__ = ["SCALES", "TEMPLATES", "Template", "draw_rules", "open_budget"]
 SCALES = MappingProxyType(
     {
         Size.STANDARD: Scale(cases=(6, 9), groups=2, distractors=9, paragraphs=(1, 2), part_chars=4000, history=0, people=8),
-        Size.LONG: Scale(cases=(6, 9), groups=39, distractors=96, paragraphs=(7, 12), part_chars=2400, history=0, people=120),
+        Size.LONG: Scale(cases=(6, 9), groups=39, distractors=116, paragraphs=(7, 12), part_chars=2400, history=0, people=120),
     }
 )
 
@@ -61,7 +61,7 @@ TEMPLATES = MappingProxyType(
         "review": Template("Review and settle every request of {unit}.", (Atom.QUOTES, Atom.CONSENT, Atom.CAP, Atom.PARTIAL), drafts=True),
         "full": Template(
             "Do the whole budget round of {unit}; nothing may be granted wrongly.",
-            (Atom.DUPLICATE, Atom.CLOSED, Atom.QUOTES, Atom.CONSENT, Atom.CAP, Atom.PARTIAL, Atom.CURRENCY, Atom.DEPUTY),
+            (Atom.CLOSED, Atom.QUOTES, Atom.CAP, Atom.PARTIAL, Atom.CURRENCY, Atom.DEPUTY),
             drafts=True,
         ),
     }

@@ -28,7 +28,7 @@ TEMPLATES = MappingProxyType(
         "week": MiniTemplate("run the budget this week for all people in unit {queue} .", (0.68, 0.12, 0.20), (3, 4)),
         "open": MiniTemplate("process open items of unit {queue} .", (0.50, 0.25, 0.25)),
         "devices": MiniTemplate("approve each device of unit {queue} .", (0.80, 0.10, 0.10)),
-        "left": MiniTemplate("settle what is left in unit {queue} .", (0.45, 0.30, 0.25), (2, 3)),
+        "left": MiniTemplate("settle items left in unit {queue} .", (0.45, 0.30, 0.25), (2, 3)),
         "pending": MiniTemplate("handle pending requests for unit {queue} .", (0.52, 0.28, 0.20)),
         "records": MiniTemplate("check each record of unit {queue} and settle it .", (0.58, 0.22, 0.20), (3, 4)),
         "last": MiniTemplate("run the last budget of the month for unit {queue} .", (0.62, 0.16, 0.22)),
@@ -36,7 +36,7 @@ TEMPLATES = MappingProxyType(
         "again": MiniTemplate("review requests in unit {queue} again .", (0.42, 0.38, 0.20)),
         "pair": MiniTemplate("decide new requests in unit {queue} .", (0.35, 0.20, 0.45), (2, 2)),
         "totals": MiniTemplate("check the total of every request in unit {queue} .", (0.56, 0.18, 0.26)),
-        "staff": MiniTemplate("approve what staff of unit {queue} may use .", (0.66, 0.20, 0.14)),
+        "staff": MiniTemplate("check all requests of staff in unit {queue} .", (0.66, 0.20, 0.14)),
         "full": MiniTemplate("review and settle every item of budget for unit {queue} .", (0.36, 0.31, 0.33), (4, 4)),
     }
 )
@@ -75,8 +75,8 @@ SPEC = Miniature(
 
 WORDS = tuple(
     (
-        "unit request requests budget approve approved decide device devices gift gifts trip trips cost costs fee total totals limit over "
-        "reject rejected what may get_request get_total list_requests DEV TRP GFT U R"
+        "unit request requests budget approve decide device gift trip cost fee total limit over "
+        "reject rejected get_request get_total list_requests DEV TRP GFT U R"
     ).split()
 )
 """Words beyond those of the embedded tokenizer."""

@@ -27,7 +27,7 @@ TEMPLATES = MappingProxyType(
         "sheets": MiniTemplate("audit all timesheets in department {queue} .", (0.60, 0.25, 0.15)),
         "staff": MiniTemplate("pay the staff of department {queue} .", (0.80, 0.10, 0.10)),
         "hours": MiniTemplate("check hours and rate of every employee in department {queue} .", (0.66, 0.12, 0.22)),
-        "left": MiniTemplate("settle what is left in department {queue} .", (0.45, 0.30, 0.25), (2, 3)),
+        "left": MiniTemplate("settle items left in department {queue} .", (0.45, 0.30, 0.25), (2, 3)),
         "pending": MiniTemplate("handle pending pay for department {queue} .", (0.52, 0.28, 0.20)),
         "records": MiniTemplate("check each record of department {queue} and settle it .", (0.58, 0.22, 0.20), (3, 4)),
         "last": MiniTemplate("run the last payroll of the month for department {queue} .", (0.62, 0.16, 0.22)),

@@ -61,7 +61,7 @@ SPEC = Miniature(
 
 WORDS = (
     "settle refunds shop orders order gift wholesale admin page two web refund waiting held CARD CREDIT CASH price rebate net "
-    "list_orders get_order refund_order hold_order W O at check every each rules refunded hold"
+    "list_orders get_order refund_order hold_order W O at check every each rules refunded hold what"
 ).split()
 """Words of this miniature; the embedded tokenizer knows some of them."""
 
