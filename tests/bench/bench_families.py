@@ -237,10 +237,10 @@ def _short(found: dict[str, Any]) -> str:
 
 PROLOGUE = """# Task families
 
-Families of business tasks, each in three sizes: `mini` fits the embedded model, `standard` asks about 10 to 40 tool calls of a real
-LLM with the policy in documents, `long` hides the same rules behind pages, cut texts, distractors and other units' records. Twenty
-templates per family and size; `coevo.tasks.splits` fixes 100 instances (website 50) per family, size and diversity, 20 / 20 / 60 over search, selection
-and test.
+Families of business tasks, each in three sizes: `mini` fits the embedded model, `standard` asks about 10 to 40 tool calls of a real LLM
+with the policy in documents, `long` hides the same rules behind pages, cut texts, distractors and other units' records. Each has twenty
+templates per size; `coevo.tasks.splits` fixes 100 instances (website 50) per family, size and diversity, 20 / 20 / 60 over search,
+selection and test.
 
 This page is written by `{command}` from `families.json`, which keeps the commit of every measurement; a plus behind a commit says that the
 families had changes that were not committed. Times are CPU milliseconds of one core, tokens are characters / 4.
