@@ -342,12 +342,12 @@ def _lost(truth: Truth, changes: Changes) -> str | None:
 
 
 def _mendable(truth: Truth, work: Work, actual: Mapping[str, object]) -> bool:
-    """The right call, made now, still gives the right result: a value that can be set again."""
+    """The right call, made now, still gives the right result, and what decides the case can still be read."""
     if work.call is None:
         return False
     action = truth.actions[work.call.name]
     free = action.status is None and action.edit is None and "status" not in actual
-    return free and set(actual) <= set(work.expected)
+    return free and set(actual) <= set(work.expected) - set(work.case.records[0].vital)
 
 
 def _notes(view: _View, open_work: list[Work]) -> str:

@@ -43,7 +43,7 @@ _TREE = """() => {
     if (tag === 'dialog') { delete attrs.open; if (node.open) attrs.open = ''; }
     return [tag, attrs, [...node.childNodes].map(take).filter(one => one !== null)];
   };
-  return take(document.body);
+  return [location.href, take(document.body)];
 }"""
 _Result = TypeVar("_Result")
 
@@ -126,14 +126,15 @@ class ChromiumTab:
         self._session = self._server.open(PortalSite(portal, changes))
         self._base = f"http://127.0.0.1:{self._server.port}/{self._session}"
         self._page: Any = _driver().do(self._start)
+        self._seen = self._look()
 
     def address(self) -> str:
         """Where it is."""
-        return self._address(str(_driver().do(lambda _: self._page.url)))
+        return self._seen[0]
 
     def tree(self) -> Node:
         """The page with its present values and open dialogs."""
-        return from_tree(_driver().do(lambda _: self._page.evaluate(_TREE)))
+        return self._seen[1]
 
     def live(self) -> Live:
         """Nothing: the tree carries it."""
@@ -142,28 +143,28 @@ class ChromiumTab:
     def open(self, address: str) -> None:
         """Load a page."""
         target = self._base + canonical(address)
-        _driver().do(lambda _: self._page.goto(target))
+        self._do(lambda: self._page.goto(target))
 
     def click(self, element: Element) -> None:
         """Click, and wait for the page that comes of it."""
         local = element.kind == "box" or "data-dialog" in element.node.attrs or "data-close" in element.node.attrs
 
-        def run(_: Any) -> None:
+        def run() -> None:
             if local:
                 self._control(element).click()
                 return
             with self._page.expect_navigation():
                 self._control(element).click()
 
-        _driver().do(run)
+        self._do(run)
 
     def enter(self, element: Element, text: str) -> None:
         """Fill a text field."""
-        _driver().do(lambda _: self._control(element).fill(text))
+        self._do(lambda: self._control(element).fill(text))
 
     def choose(self, element: Element, option: str) -> None:
         """Choose an option of a list."""
-        _driver().do(lambda _: self._control(element).select_option(option))
+        self._do(lambda: self._control(element).select_option(option))
 
     def close(self) -> None:
         """End the tab and its session."""
@@ -175,6 +176,16 @@ class ChromiumTab:
         page.set_default_timeout(TIMEOUT_S * 1000)
         page.goto(f"{self._base}/")
         return page
+
+    def _do(self, call: Callable[[], Any]) -> None:
+        """Act, then look at what has become of the page."""
+        _driver().do(lambda _: call())
+        self._seen = self._look()
+
+    def _look(self) -> tuple[str, Node]:
+        """Address and tree of the page, in one question to the browser."""
+        url, tree = _driver().do(lambda _: self._page.evaluate(_TREE))
+        return self._address(url), from_tree(tree)
 
     def _control(self, element: Element) -> Any:
         return self._page.locator("body").locator(",".join(CONTROLS)).nth(element.node.index)

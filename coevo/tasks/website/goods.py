@@ -59,12 +59,13 @@ def _price_records(random: Random, facts: Facts, ids: Ids) -> tuple[Record, ...]
         "name": f"{random.choice(_ADJECTIVES)} {facts['category']}",
         "category": facts["category"],
         "cost": plain(facts["cost"]),
+        "old_price": plain(facts["price"]),
         "price": plain(facts["price"]),
         "supplier": facts["supplier"],
         "stock": facts["stock"],
         "campaign": facts["campaign"],
     }
-    return (Record("products", facts["id"], body, ("cost", "price", "supplier", "stock", "campaign")),)
+    return (Record("products", facts["id"], body, ("cost", "old_price", "supplier", "stock", "campaign")),)
 
 
 def _set_price(factor: str) -> Any:
@@ -100,7 +101,7 @@ PRICES = Desk(
         ),
         Rule(
             "below_cost",
-            "products whose present price is below their cost: flag, reason below cost;",
+            "products whose old price is below their cost: flag, reason below cost;",
             lambda facts, terms: facts["price"] < facts["cost"],
             _flag("below cost"),
             label="below cost",
