@@ -117,6 +117,7 @@ def build_app(runner: StageRunner = run_stage) -> typer.Typer:
     )
     app.command("doctor", help="Check this machine, the store and a cluster, one line each.")(_doctor)
     app.command("gc", help="List what nobody needs of a run (leftovers, old attempts, old runs) and remove it after asking.")(_gc)
+    app.command("new-family", help="Write a working skeleton of a task family: world, grader, reference, base harness, test.")(_new_family)
     return app
 
 
@@ -234,6 +235,21 @@ def _gc(
 
         _log(debug)
         return collect(load_config(config, overrides or ()), open_display(shown), run=run, yes=yes, dry_run=dry_run)
+
+    raise typer.Exit(guarded(action, debug=debug))
+
+
+def _new_family(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the family and of its package.", show_default=False)],
+    into: Annotated[Path, typer.Option("--into", metavar="FOLDER", help="Folder that gets it.")] = Path(),
+    shown: Shown = None,
+    debug: Debug = False,
+) -> None:
+    def action() -> int:
+        from jobs.new_family import create
+
+        _log(debug)
+        return create(name, into, open_display(shown))
 
     raise typer.Exit(guarded(action, debug=debug))
 

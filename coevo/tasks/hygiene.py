@@ -106,8 +106,8 @@ def check_harness(family: TaskFamily, size: Size) -> None:
     """The base harness shows the family's tools, has nothing else yet, and the family says which of them write."""
     tools, bundle, conduct = [tool.name for tool in family.tools(size)], HarnessBundle.load(family.base_harness(size)), family.conduct(size)
     assert [entry.name for entry in bundle.tools] == tools, f"{family.name} {size}: tools.yaml of the base harness must list {tools}"
-    assert not (bundle.hooks or bundle.skills), f"{family.name} {size}: a base harness has prompt and tools only"
-    assert TERMINAL_TOOL in conduct.writes <= set(tools), f"{family.name} {size}: conduct names {sorted(conduct.writes)} as writes"
+    assert not [*bundle.hooks, *bundle.skills], f"{family.name} {size}: a base harness has prompt and tools only"
+    assert {TERMINAL_TOOL} <= conduct.writes <= set(tools), f"{family.name} {size}: conduct names {sorted(conduct.writes)} as writes"
 
 
 def split_instances(family: TaskFamily, size: Size, diversity: int) -> list[TaskInstance]:
