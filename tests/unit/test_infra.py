@@ -147,7 +147,7 @@ def test_groups_are_at_zero_when_idle_and_spot_comes_first() -> None:
         assert group["minReplicas"] == 0
         assert group["template"]["spec"]["nodeSelector"]["coevo/market"] == market
         assert f"coevo-market-{market}" in resources(group)
-        assert group["rayStartParams"]["labels"] == f"ray.io/market-type={market}"
+        assert group["labels"] == {"ray.io/market-type": market}
         assert ("InstanceMarketOptions" in aws()["available_node_types"][name]["node_config"]) == (market == "spot")
         other = groups().get(name.replace("spot", "on-demand"))
         assert market == "on-demand" or other is None or group["priority"] > other["priority"]
