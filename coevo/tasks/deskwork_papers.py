@@ -128,8 +128,8 @@ def _wrap(random: Random, text: str) -> str:
 def _prose(random: Random, number: str, title: str, company: str, *, wrapped: bool) -> Document:
     lines = [_fill(random, _PROSE[title])]
     if wrapped:
-        lines += random.sample(PARAGRAPHS, random.randint(8, 14))
-    return Document(number, f"{title} ({company})", "\n\n".join(lines), tuple({*title.lower().split(), "policy", "rules"}))
+        lines += random.sample(PARAGRAPHS, random.randint(14, 22))
+    return Document(number, f"{title} ({company})", "\n\n".join(lines), tuple(dict.fromkeys((*title.lower().split(), "policy", "rules"))))
 
 
 def _fill(random: Random, text: str) -> str:

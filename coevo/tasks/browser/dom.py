@@ -20,18 +20,19 @@ CONTROLS = ("a", "button", "input", "select")
 """Tags that are numbered in document order, in both browsers."""
 
 _VOID = frozenset({"meta", "input", "br"})
+_FIELDS = frozenset({"button", "input", "select"})
 _SILENT = frozenset({"script", "head", "title", "option"})
-_LINES = frozenset({"h1", "h2", "p", "li", "tr", "form", "ul", "table", "dialog", "nav", "button", "select", "input"})
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One element. `index` numbers the controls of a page from 0; -1 for all others."""
+    """One element. `index` numbers the controls of a page from 0; -1 for all others. `holds`: a field or button stands in it."""
 
     tag: str
     attrs: Mapping[str, str]
     children: tuple[Node | str, ...]
     index: int = -1
+    holds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,9 @@ def from_tree(tree: Sequence[Any]) -> Node:
     def build(one: Sequence[Any]) -> Node:
         tag, attrs, children = one
         index = next(count) if tag in CONTROLS else -1
-        return Node(tag, attrs, tuple(child if isinstance(child, str) else build(child) for child in children), index)
+        inner = tuple(child if isinstance(child, str) else build(child) for child in children)
+        holds = tag in _FIELDS or any(child.holds for child in inner if isinstance(child, Node))
+        return Node(tag, attrs, inner, index, holds)
 
     return build(tree)
 
@@ -191,7 +194,7 @@ def _describe(node: Node, label: str, live: Live, lines: list[str], *, top: Node
     if node.tag in _SILENT or (node.tag == "dialog" and node is not top):
         return
     line = _LINE.get(node.tag)
-    if line is not None and not _has_control(node):
+    if line is not None and not node.holds:
         lines.append(line(node))
         return
     if _kind(node) in ("button", "field", "list", "box"):
@@ -201,10 +204,6 @@ def _describe(node: Node, label: str, live: Live, lines: list[str], *, top: Node
     for child in node.children:
         if isinstance(child, Node):
             _describe(child, inner, live, lines, top=top)
-
-
-def _has_control(node: Node) -> bool:
-    return any(one.tag in ("button", "input", "select") for one in _walk(node))
 
 
 def _inline(node: Node) -> str:

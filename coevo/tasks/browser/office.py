@@ -69,7 +69,7 @@ def draw_office(instance: TaskInstance) -> tuple[str, OfficeData]:
     ]
     pairs = [(DESKS[brief.desk], brief) for brief in briefs]
     staff, roles = _staff(random, pairs)
-    records = _records(random, briefs, ids, per_desk=90 if long else 6)
+    records = _records(random, briefs, ids, per_desk=300 if long else 6)
     place_of = {one.id: place for place, one in enumerate(records)}
     data = OfficeData(
         briefs=tuple(replace(one, cases=tuple(sorted(one.cases, key=lambda case: place_of[case.id]))) for one in briefs),

@@ -247,7 +247,7 @@ def draw_shop(instance: TaskInstance) -> tuple[str, ShopData]:
         briefs.append(drawn)
     pairs = [(DESKS[brief.desk], brief) for brief in briefs]
     staff, roles = _staff(random, pairs)
-    records = _records(random, briefs, ids, per_desk=90 if long else 5)
+    records = _records(random, briefs, ids, per_desk=200 if long else 5)
     place_of = {one.id: place for place, one in enumerate(records)}
     data = ShopData(
         briefs=tuple(replace(one, cases=tuple(sorted(one.cases, key=lambda case: place_of[case.id]))) for one in briefs),
