@@ -4,8 +4,8 @@ For trying a deployment before it costs anything, and for the tests that lose no
 own logical CPUs and labels, and can be stopped or killed (SIGKILL of all its processes) by itself. Nothing is found by name or by
 `address="auto"`, so other clusters of the machine are neither seen nor touched.
 
-Limits: Linux; all nodes share this machine's cores and file system; Ray puts the machine's own address in the place of loopback, so use
-TOKEN on a machine with other users; the Jobs server listens on loopback.
+Limits: Linux; the nodes die with the thread that started them; all share this machine's cores and file system; Ray puts the machine's own
+address in the place of loopback, so use TOKEN on a machine with other users; the Jobs server listens on loopback.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ _START_TRIES = 3
 _POLL_S = 0.2
 _STARTED = "Ray runtime started"
 _ID_FLAG = "--node_id="
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15, 0, 0, 0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+"""Linux's PR_SET_PDEATHSIG with SIGTERM, then the real command: an owner that is killed leaves no nodes behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +217,29 @@ class LocalNodes:
         self._number += 1
         log = self._temp / f"{name}.log"
         (agent_port,) = free_ports(1)
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *arguments]
+        command = [
+            sys.executable,
+            "-c",
+            _DIE_WITH_PARENT,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--block",
+            "--disable-usage-stats",
+            *arguments,
+        ]
         command += ["--node-name", name, "--node-ip-address", "127.0.0.1", "--dashboard-agent-listen-port", str(agent_port)]
         command += ["--num-cpus", f"{spec.num_cpus:g}", "--num-gpus", f"{spec.num_gpus:g}", "--resources", json.dumps(dict(spec.resources))]
         command += ["--object-store-memory", str(spec.object_store_bytes), "--min-worker-port", "0", "--max-worker-port", "0"]
         with log.open("wb") as stream:
-            launcher = subprocess.Popen(command, env=self._node_environment(), cwd=self._temp, stdout=stream, stderr=stream)
+            launcher = subprocess.Popen(
+                command,
+                env=self._node_environment(),
+                cwd=self._temp,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+            )
         self._launchers[name] = launcher
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline and launcher.poll() is None:
@@ -236,7 +257,8 @@ class LocalNodes:
 
     def _node_environment(self) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        return inherited | QUIET_ENVIRONMENT | self.environment | {"PYTHONPATH": package_path()}
+        own = {"PYTHONPATH": package_path(), "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "3"}
+        return inherited | QUIET_ENVIRONMENT | self.environment | own
 
     def _await_jobs_server(self, port: int) -> None:
         deadline = time.monotonic() + self._timeout_s
