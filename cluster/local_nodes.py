@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -33,6 +34,8 @@ from cluster.session import QUIET_ENVIRONMENT, AuthMode, package_path
 from coevo.errors import InfraError, PrerequisiteError
 
 __all__ = ["LocalNode", "LocalNodes", "NodeSpec"]
+
+log = logging.getLogger(__name__)
 
 _START_TRIES = 3
 _POLL_S = 0.2
@@ -150,6 +153,11 @@ class LocalNodes:
         Raises:
             InfraError: It did not come up in time.
         """
+        for _ in range(_START_TRIES - 1):  # Ray gives a raylet 30 s, fixed; a busy machine may need more
+            try:
+                return self._start(spec, ["--address", self.address])
+            except InfraError as error:
+                log.warning("%s", error)
         return self._start(spec, ["--address", self.address])
 
     def kill(self, node: LocalNode) -> None:
@@ -215,7 +223,7 @@ class LocalNodes:
     def _start(self, spec: NodeSpec, arguments: Sequence[str]) -> LocalNode:
         name = f"node-{self._number}"
         self._number += 1
-        log = self._temp / f"{name}.log"
+        output = self._temp / f"{name}.log"
         (agent_port,) = free_ports(1)
         command = [
             sys.executable,
@@ -231,7 +239,7 @@ class LocalNodes:
         command += ["--node-name", name, "--node-ip-address", "127.0.0.1", "--dashboard-agent-listen-port", str(agent_port)]
         command += ["--num-cpus", f"{spec.num_cpus:g}", "--num-gpus", f"{spec.num_gpus:g}", "--resources", json.dumps(dict(spec.resources))]
         command += ["--object-store-memory", str(spec.object_store_bytes), "--min-worker-port", "0", "--max-worker-port", "0"]
-        with log.open("wb") as stream:
+        with output.open("wb") as stream:
             launcher = subprocess.Popen(
                 command,
                 env=self._node_environment(),
@@ -243,13 +251,13 @@ class LocalNodes:
         self._launchers[name] = launcher
         deadline = time.monotonic() + self._timeout_s
         while time.monotonic() < deadline and launcher.poll() is None:
-            identity = _node_id(launcher.pid) if _STARTED in log.read_text(errors="replace") else ""
+            identity = _node_id(launcher.pid) if _STARTED in output.read_text(errors="replace") else ""
             if identity:
                 node = LocalNode(name, identity, launcher.pid)
                 self.nodes.append(node)
                 return node
             time.sleep(_POLL_S)
-        tail = log.read_text(errors="replace")[-2000:]
+        tail = output.read_text(errors="replace")[-2000:]
         self.kill(LocalNode(name, "", launcher.pid))
         raise InfraError(
             "a node did not start", seen=tail or f"{name}: nothing in {self._timeout_s:.0f} s", fix="see the lines above; check load"
