@@ -65,12 +65,12 @@ def _rule_documents(
     random: Random, rules: Rules, setting: Setting, scale: Scale, numbers: Iterator[int], *, draft: bool
 ) -> Iterator[Document]:
     for topic in Topic:
+        if topic is Topic.DUTY and Atom.DUTY not in rules.atoms:
+            continue
         current, old = f"N{next(numbers)}", f"N{next(numbers)}"
         writer = _Writer(random, scale, topic)
-        yield writer.document(current, rules, f"In force since 1 March 2026 on all sites. It replaces {old}.", keep=True)
-        yield writer.document(
-            old, _other(random, rules, setting), f"In force from 1 May 2024. Since 1 March 2026 it is replaced by {current}."
-        )
+        yield writer.document(current, rules, _in_force(topic, setting, old), keep=True)
+        yield writer.document(old, _other(random, rules, setting), _superseded(random, topic, setting, current))
     if draft:
         status = "Draft for comment. It is not in force; comments are due by 30 November 2027."
         yield _Writer(random, scale, Topic.LIMITS).document(f"N{next(numbers)}", _other(random, rules, setting), status)
@@ -147,7 +147,7 @@ def _write_limits(rules: Rules) -> tuple[str, tuple[str, ...]]:
         f"Devices for {DOWNWARD} are watched the other way round: their deviation is the baseline less the lowest reading of the check.",
         "Deviations are compared unrounded, in the unit of the kind, with two limits, the first for a warning and the second for an alarm:",
         f"{'; '.join(f'{kind} {low} and {high}' for kind, low, high in limits)}. A limit counts as passed when it is reached.",
-        f"Where a deviation is stated it is rounded to the nearest {_text(rules.step)}.",
+        f"Where a deviation is stated it is rounded to the nearest {_text(rules.step)}, halves upwards.",
     ]
     if rules.baseline.day:
         facts.append(str(rules.baseline.day))

@@ -11,7 +11,7 @@ from coevo.errors import ConfigError, nearest
 from coevo.identity import derive_seed
 from coevo.tasks.anomaly.documents import Setting, documents
 from coevo.tasks.anomaly.readings import Series
-from coevo.tasks.anomaly.rulebook import KINDS, Atom, Device, Fault, Level, Rules, Ticket, draw_rules
+from coevo.tasks.anomaly.rulebook import KINDS, Atom, Device, Fault, Level, Rules, Ticket, draw_rules, judge
 from coevo.tasks.anomaly.standard import AnomalyData, AnomalyWorld, Area
 from coevo.tasks.contacts import Answer, Contact
 from coevo.tasks.family import Size, TaskInstance
@@ -130,6 +130,9 @@ def _technician(contact: str, name: str, zone: str, area: Area) -> Contact:
 _REPLIES = {True: "explained, we washed the line down there.", False: "unexplained, nobody was there and nothing was done."}
 
 
+_DRAWS = 200
+
+
 class _Draft:
     """Draws devices that fit the rules of one instance; `twins` collects the sensors beside them."""
 
@@ -139,35 +142,52 @@ class _Draft:
         self._ids = iter(random.sample(range(1000, 10000), 1200))
         self._tickets = iter(random.sample(range(1000, 10000), 3000))
         self.twins: list[Device] = []
+        self._makers: dict[Atom, Callable[[Device], Device]] = {
+            Atom.MAINTENANCE: self._worked_on,
+            Atom.DROPOUT: self._dropout,
+            Atom.STUCK: self._stuck,
+            Atom.DRIFT: self._drifting,
+            Atom.CALIBRATION: self._calibrated,
+            Atom.IMPERIAL: self._fahrenheit,
+            Atom.ZONES: self._sensitive,
+            Atom.TWIN: self._alone,
+            Atom.KNOWN: self._known,
+            Atom.TECHNICIAN: self._explained,
+        }
 
     def check(self, count: int) -> Iterator[Device]:
         """An area in which each active atom decides at least one case and one ticket at least is opened."""
         random = self._random
-        makers = [self._excursion, self._quiet, *(maker for atom in self._rules.atoms for maker in self._makers(atom))]
-        makers += [random.choice((self._quiet, self._excursion, *makers)) for _ in range(count - len(makers))]
-        random.shuffle(makers)
-        for maker in makers:
-            yield maker(self._blank())
+        made = [self._deciding(atom) for atom in self._rules.atoms if atom in self._makers]
+        made += [maker(self._blank()) for maker in (self._excursion, self._quiet, *self._decoys())]
+        pool = (self._quiet, self._excursion, *self._decoys(), *(self._makers[atom] for atom in self._rules.atoms if atom in self._makers))
+        made += [random.choice((self._quiet, self._excursion, *pool))(self._blank()) for _ in range(count - len(made))]
+        random.shuffle(made)
+        yield from made
+
+    def _deciding(self, atom: Atom) -> Device:
+        """A device that is settled in another way where the atom is left out."""
+        without = replace(self._rules, atoms=tuple(one for one in self._rules.atoms if one is not atom))
+        for _ in range(_DRAWS):
+            one = self._makers[atom](self._blank())
+            twin = self.twins[-1]
+            if judge(self._rules, one, twin).settle != judge(without, one, twin).settle:
+                return one
+            self.twins.pop()
+        raise ConfigError("no device turns on a rule", seen=str(atom), fix="report this as a bug of the anomaly family")
+
+    def _decoys(self) -> Iterator[Callable[[Device], Device]]:
+        """Cases that look like a rule's and are not."""
+        if Atom.MAINTENANCE in self._rules.atoms:
+            yield self._worked_before
+        if Atom.CALIBRATION in self._rules.atoms:
+            yield self._settled_offset
 
     def elsewhere(self, count: int) -> Iterator[Device]:
         """Devices of another area."""
         for _ in range(count):
             one = self._blank(twin=False)
             yield replace(one, days=self._series.plain(one.kind, one.unit), tickets=self._earlier(self._random.randint(0, 3)))
-
-    def _makers(self, atom: Atom) -> tuple[Callable[[Device], Device], ...]:
-        return {
-            Atom.MAINTENANCE: (self._worked_on, self._worked_before),
-            Atom.DROPOUT: (self._dropout,),
-            Atom.STUCK: (self._stuck,),
-            Atom.DRIFT: (self._drifting,),
-            Atom.CALIBRATION: (self._calibrated,),
-            Atom.IMPERIAL: (self._fahrenheit,),
-            Atom.ZONES: (self._sensitive,),
-            Atom.TWIN: (self._alone,),
-            Atom.KNOWN: (self._known,),
-            Atom.TECHNICIAN: (self._explained,),
-        }.get(atom, ())
 
     def _blank(self, *, twin: bool = True) -> Device:
         """A device within limits, in a zone without rules of its own, beside a quiet twin."""
@@ -244,13 +264,18 @@ class _Draft:
         return replace(one, days=days)
 
     def _calibrated(self, one: Device) -> Device:
-        """A pending or an applied offset of about a limit, so that it decides."""
-        first = self._rules.limit(one.kind)[0]
-        digits = 2 if one.kind in ("pressure", "vibration") else 1
-        offset = round(self._random.choice((1, -1)) * self._random.uniform(0.6, 0.9) * first, digits)
-        device = replace(one, offset=offset, pending=self._random.random() < 0.7)
+        """A pending offset of about a limit."""
+        device = replace(one, offset=self._offset(one.kind), pending=True)
         self._beside(device, Level.ALARM)
         return self._at(device, self._random.choice((Level.NONE, Level.WARNING, Level.ALARM)))
+
+    def _settled_offset(self, one: Device) -> Device:
+        """An offset that was applied: the readings are right."""
+        return replace(self._excursion(one), offset=self._offset(one.kind))
+
+    def _offset(self, kind: str) -> float:
+        digits = 2 if kind in ("pressure", "vibration") else 1
+        return round(self._random.choice((1, -1)) * self._random.uniform(0.6, 0.9) * self._rules.limit(kind)[0], digits)
 
     def _fahrenheit(self, one: Device) -> Device:
         """A peak that passes the limit in Fahrenheit, and in Celsius only sometimes."""

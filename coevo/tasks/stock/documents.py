@@ -146,7 +146,7 @@ def _write_moves(rules: Rules, _setting: Setting) -> tuple[str, tuple[str, ...]]
     lines = [
         "The move of an instrument in percent is the last price less the previous close, divided by the previous close, times 100.",
         "It is negative when the price fell.",
-        f"It is stated rounded to the nearest {_text(rules.step)}, but compared unrounded and without its sign.",
+        f"It is stated rounded to the nearest {_text(rules.step)} (halves upwards), but compared unrounded and without its sign.",
         f"Severities are, from the lowest to the highest, watch ({watch}), notice ({notice}) and critical ({critical}).",
         "From the first limit on a notice is due, from the second on a critical alert:",
         f"{'; '.join(f'{kind} {low} and {high}' for kind, low, high in limits)}. Below the first limit the instrument is cleared.",
@@ -222,7 +222,7 @@ def _write_report(rules: Rules, _setting: Setting) -> tuple[str, tuple[str, ...]
     return (
         "Every round ends with one report per desk. It states how many alerts were sent in this round, of any severity, and the "
         "exposure of the instruments that they are about. The exposure of a position is its quantity times the last "
-        f"price{price}{convert}, rounded to the nearest multiple of {rules.unit} {HOME}; the report gives the sum of these. "
+        f"price{price}{convert}, rounded to the nearest multiple of {rules.unit} {HOME} (halves upwards); the report gives the sum. "
         "Muted, escalated and cleared instruments do not count."
     ), ("exposure", str(rules.unit))
 

@@ -13,7 +13,7 @@ from coevo.tasks.contacts import Answer, Contact
 from coevo.tasks.family import Size, TaskInstance
 from coevo.tasks.rounds import Scale, Shelf
 from coevo.tasks.stock.documents import Setting, documents
-from coevo.tasks.stock.rulebook import CURRENCIES, HOME, KINDS, Atom, Position, Rules, Severity, draw_rules
+from coevo.tasks.stock.rulebook import CURRENCIES, HOME, KINDS, Atom, Position, Rules, Severity, draw_rules, judge
 from coevo.tasks.stock.standard import Desk, StockData, StockWorld
 
 __all__ = ["SCALES", "TEMPLATES", "Template", "open_stock"]
@@ -167,45 +167,59 @@ def _price(price: float) -> str:
     return str(int(price) if price == int(price) else price)
 
 
+_DRAWS = 200
+
+
 class _Draft:
     """Draws positions that fit the rules of one instance."""
 
     def __init__(self, random: Random, rules: Rules, managers: tuple[str, ...]) -> None:
         self._random, self._rules, self._managers = random, rules, managers
-        self._ids = iter(random.sample(range(1000, 10000), 900))
+        self._ids = iter(random.sample(range(1000, 10000), 1200))
+        self._makers: dict[Atom, Callable[[Position], Position]] = {
+            Atom.HALT: self._halted,
+            Atom.STALE: self._old,
+            Atom.PRICE_CHECK: self._old,
+            Atom.DUPLICATE: self._repeated,
+            Atom.DIVIDEND: self._dividend,
+            Atom.SPLIT: self._split,
+            Atom.EARNINGS: self._earnings,
+            Atom.TURNOVER: self._heavy,
+            Atom.EXPOSURE: self._large,
+            Atom.ORDER: self._planned,
+            Atom.CURRENCY: self._alerted,
+        }
 
     def round(self, count: int, history: int) -> Iterator[Position]:
         """A desk in which each active atom decides at least one case and one alert at least is sent; `history` as in `elsewhere`."""
         random = self._random
-        makers = [self._alerted, self._quiet, *(maker for atom in self._rules.atoms for maker in self._makers(atom))]
-        makers += [random.choice((self._quiet, self._alerted, *makers)) for _ in range(count - len(makers))]
-        random.shuffle(makers)
-        for maker in makers:
-            one = maker(self._blank())
-            older = self._history(
-                random.randint(0, history), first=1 + max((self._rules.repeat_hours, *(hours for hours, _ in one.alerts)))
-            )
-            yield replace(one, alerts=(*one.alerts, *older))
+        made = [self._deciding(atom) for atom in self._rules.atoms if atom in self._makers]
+        made += [self._alerted(self._blank()), self._quiet(self._blank())]
+        if Atom.ROSTER in self._rules.atoms:
+            made.append(self._at(self._blank(), Severity.CRITICAL))
+        pool = (self._quiet, self._alerted, *(self._makers[atom] for atom in self._rules.atoms if atom in self._makers))
+        made += [random.choice((self._quiet, self._alerted, *pool))(self._blank()) for _ in range(count - len(made))]
+        random.shuffle(made)
+        for one in made:
+            first = 1 + max((self._rules.repeat_hours, *(hours for hours, _ in one.alerts)))
+            yield replace(one, alerts=(*one.alerts, *self._history(random.randint(0, history), first=first)))
+
+    def _deciding(self, atom: Atom) -> Position:
+        """A position that is settled in another way, or reported with another exposure, where the atom is left out."""
+        without = replace(self._rules, atoms=tuple(one for one in self._rules.atoms if one is not atom))
+        for _ in range(_DRAWS):
+            one = self._makers[atom](self._blank())
+            verdict, other = judge(self._rules, one), judge(without, one)
+            exposed = verdict.settle.name == "send_alert" and verdict.exposure[1] != other.exposure[1]
+            if exposed or verdict.settle != other.settle:
+                return one
+        raise ConfigError("no position turns on a rule", seen=str(atom), fix="report this as a bug of the stock family")
 
     def elsewhere(self, count: int, history: int) -> Iterator[Position]:
         """Positions of another desk, with `history` earlier alerts at most."""
         for _ in range(count):
             one = self._random.choice((self._quiet, self._alerted))(self._blank())
             yield replace(one, alerts=self._history(self._random.randint(0, history), first=2))
-
-    def _makers(self, atom: Atom) -> tuple[Callable[[Position], Position], ...]:
-        return {
-            Atom.HALT: (self._halted,),
-            Atom.STALE: (self._old,),
-            Atom.PRICE_CHECK: (self._old,),
-            Atom.DUPLICATE: (self._repeated,),
-            Atom.DIVIDEND: (self._dividend,),
-            Atom.SPLIT: (self._split,),
-            Atom.EARNINGS: (self._earnings,),
-            Atom.TURNOVER: (self._heavy,),
-            Atom.EXPOSURE: (self._large,),
-            Atom.ORDER: (self._planned,),
-        }.get(atom, ())
 
     def _blank(self) -> Position:
         """A position that nothing stops, its price still where it closed."""
