@@ -10,7 +10,7 @@ from typing import cast
 from coevo.errors import ConfigError, boundary, nearest
 from coevo.tasks.family import TaskFamily
 
-__all__ = ["ENTRY_POINT_GROUP", "FAMILIES", "load_family"]
+__all__ = ["ENTRY_POINT_GROUP", "FAMILIES", "SUITES", "load_family"]
 
 ENTRY_POINT_GROUP = "coevo.tasks"
 """Entry-point group in which users' packages name their families."""
@@ -27,6 +27,9 @@ FAMILIES = MappingProxyType(
     }
 )
 """Families of this package: name -> dotted path."""
+
+SUITES = MappingProxyType({"bfcl": "coevo.tasks.adapters.bfcl:family", "tau2": "coevo.tasks.adapters.tau2:family"})
+"""Outside suites: families that need a package of their own, so that the suites of `FAMILIES` do not run on them."""
 
 _MEMBERS = ("name", "world_version", "templates", "tools", "conduct", "instance", "open", "policy", "base_harness")
 
@@ -51,9 +54,10 @@ def load_family(name: str) -> TaskFamily:
 
 
 def _path(name: str) -> str:
-    if name in FAMILIES:
-        return FAMILIES[name]
+    known = {**FAMILIES, **SUITES}
+    if name in known:
+        return known[name]
     plugged = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in plugged:
-        raise ConfigError("unknown task family", seen=name, fix=f"{nearest(name, [*FAMILIES, *plugged])}, or give module:attr")
+        raise ConfigError("unknown task family", seen=name, fix=f"{nearest(name, [*known, *plugged])}, or give module:attr")
     return plugged[name]
