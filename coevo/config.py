@@ -120,7 +120,7 @@ class ExpertConfig(Config):
     price: str | None = None
     """Name in the price sheet; null looks for `model`. Without a price dollars are unknown, and a budget in dollars is refused."""
     recording: str | None = None
-    """Folder of a recording: `kind: openai` adds its answers to it, `kind: recorded` answers from it alone. Null records in the run's own
+    """Folder or URI of a recording: `kind: openai` adds its answers to it, `kind: recorded` answers from it alone. Null records in the run's own
     store, so that no answer is paid for twice."""
 
     @model_validator(mode="after")

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from cluster.stores import open_source
 from coevo.chat import Usage
 from coevo.config import RunConfig
 from coevo.errors import ConfigError
@@ -19,7 +19,6 @@ from coevo.prices import TokenPrice, load_prices
 from coevo.rewrite.expert import ExpertSource, ReferenceExpertSource
 from coevo.rewrite.llm import LLMExpertSource, LLMRecipe
 from coevo.rewrite.spend import noted_spend, still_due, use_of
-from coevo.store import LocalSource
 from coevo.store.ledger import Ledger, Spend
 from coevo.tasks.family import Size
 from jobs.plan import EPISODES
@@ -97,7 +96,7 @@ def check_prices(config: RunConfig) -> None:
 def expert_recipe(config: RunConfig, store: StoreSource) -> LLMRecipe | None:
     """The LLM and how it is asked, recorded on the way or from a recording; None for the reference policy."""
     expert, source = config.expert, endpoint(config)
-    folder = None if expert.recording is None else LocalSource(str(Path(expert.recording).resolve()))
+    folder = None if expert.recording is None else open_source(expert.recording)
     if source is not None:
         model: Any = RecordingSource(source, folder) if folder else RecordingSource(source, store, f"{config.name}/{RECORDED}")
     elif expert.kind == "recorded" and folder is not None:
