@@ -120,8 +120,8 @@ class ExpertConfig(Config):
     price: str | None = None
     """Name in the price sheet; null looks for `model`. Without a price dollars are unknown, and a budget in dollars is refused."""
     recording: str | None = None
-    """Folder or URI of a recording: `kind: openai` adds its answers to it, `kind: recorded` answers from it alone. Null records in the run's own
-    store, so that no answer is paid for twice."""
+    """Folder or URI of a recording: `kind: openai` adds its answers to it, `kind: recorded` answers from it alone. Null records in the
+    run's own store, so that no answer is paid for twice."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
