@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -21,15 +22,21 @@ from tests.contract.walks import Walk
 CYRILLIC_A = "\u0430"
 
 
-def solved(template: str, seed: int = 0) -> tuple[World, Case]:
-    """The reference has done everything but finish."""
-    walk = Walk(family.open(TaskInstance("refactor", template, Stream.SEARCH, seed, Size.STANDARD)))
+def solved(template: str) -> tuple[World, Case]:
+    """The reference has done everything but finish; each call gives a world of its own."""
+    world = _solved(template).fork()
+    return world, facts(world).case
+
+
+@cache
+def _solved(template: str) -> World:
+    walk = Walk(family.open(TaskInstance("refactor", template, Stream.SEARCH, 0, Size.STANDARD)))
     policy = family.policy(Style.REACTIVE)
     while True:
         move = policy.move(walk.world, walk.visible())
         assert isinstance(move, Move)
         if move.call.name == "finish":
-            return walk.world, facts(walk.world).case
+            return walk.world
         walk.call(move.call)
 
 

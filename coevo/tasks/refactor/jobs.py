@@ -184,7 +184,7 @@ def _gone(before: Files, after: Files, old: Sequence[str], new: Sequence[str] = 
             marks.append(Words(path, present, absent))
         elif path.endswith(".py"):
             exported = path.endswith("__init__.py") and path in kept
-            marks.append(Names(path, present, () if exported else tuple(old), frozenset(spare)))
+            marks.append(Names(path, (*present, *old) if exported else present, () if exported else tuple(old), frozenset(spare)))
     return marks
 
 

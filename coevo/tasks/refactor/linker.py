@@ -18,6 +18,9 @@ _MAX_CHARS = 60_000
 _MAX_DEPTH = 80
 """Levels of a syntax tree; below what the recursive parts of `ast` can take."""
 
+_ONLY_TYPES = frozenset({"collections.abc"})
+"""Modules that the sandbox lacks and that code needs in annotations only, which the sandbox does not look at."""
+
 _LOADER = "_load"
 
 _RUNTIME = """
@@ -212,6 +215,8 @@ class _Imports(ast.NodeTransformer):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> list[ast.stmt] | ast.stmt | None:
         if node.module == "__future__":
             return None
+        if node.module in _ONLY_TYPES:
+            return [one for alias in node.names for one in ast.parse(f"{alias.asname or alias.name} = None").body]
         origin = self._origin(node)
         if origin.partition(".")[0] not in self.tops:
             return node

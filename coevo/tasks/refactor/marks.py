@@ -376,7 +376,8 @@ def _docstrings(tree: ast.Module) -> str | None:
 def _listing(tree: ast.Module) -> str | None:
     defined = sorted(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
     for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(one, ast.Name) and one.id == "__all__" for one in node.targets):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and any(isinstance(one, ast.Name) and one.id == "__all__" for one in targets):
             if not isinstance(node.value, (ast.List, ast.Tuple)):
                 return "__all__ is no plain list"
             listed = [one.value for one in node.value.elts if isinstance(one, ast.Constant)]
