@@ -32,6 +32,7 @@ pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"
 CONFIG = load_config(INFRA / "run.yaml")
+CUT_CPUS = 0.1
 
 
 def node_types() -> dict[str, dict[str, Any]]:
@@ -58,10 +59,10 @@ def test_ray_reads_what_the_aws_file_states() -> None:
 
 
 def spec(name: str) -> NodeSpec:
-    """A node of this machine with the logical resources of a group."""
+    """A node of this machine with the labels and GPUs of a group. Ray starts a process per logical CPU ahead, so CPUs are cut on both sides."""
     offered = node_types()[name]["resources"]
     custom = {key: value for key, value in offered.items() if key.startswith("coevo-")}
-    return NodeSpec(num_cpus=offered["CPU"], num_gpus=offered.get("GPU", 0), resources=custom)
+    return NodeSpec(num_cpus=min(1, offered["CPU"]), num_gpus=offered.get("GPU", 0), resources=custom)
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +88,15 @@ def actor(options: Mapping[str, Any]) -> Any:
 
 
 def asks(placement: PlacementConfig, resources: Mapping[str, float]) -> dict[str, Any]:
-    return actor_placement(placement.num_cpus or 1.0, placement.num_gpus, resources)
+    return actor_placement(CUT_CPUS, placement.num_gpus, resources)
 
 
 def test_each_kind_of_process_lands_in_its_pool(nodes: tuple[LocalNodes, dict[str, str]]) -> None:
     started, where = nodes
     pools = CONFIG.cluster.pools
     bundle = worker_bundle(pools.train)
-    trainer = {"num_cpus": bundle.pop("CPU"), "num_gpus": bundle.pop("GPU"), "resources": bundle}
+    assert bundle.pop("CPU") == pools.train.num_cpus
+    trainer = {"num_cpus": CUT_CPUS, "num_gpus": bundle.pop("GPU"), "resources": bundle}
     actors = {
         "weak-l40s-spot": [actor(asks(pools.weak, pools.weak.resources)) for _ in range(CONFIG.weak.replicas)],
         "rollout-spot": [actor(asks(pools.rollout, pools.rollout.resources)) for _ in range(CONFIG.rollout.workers)],
