@@ -59,7 +59,7 @@ def test_ray_reads_what_the_aws_file_states() -> None:
 
 
 def spec(name: str) -> NodeSpec:
-    """A node of this machine with the labels and GPUs of a group. Ray starts a process per logical CPU ahead, so CPUs are cut on both sides."""
+    """A node with the labels and GPUs of a group. Ray starts a process per logical CPU ahead, so CPUs are cut on both sides."""
     offered = node_types()[name]["resources"]
     custom = {key: value for key, value in offered.items() if key.startswith("coevo-")}
     return NodeSpec(num_cpus=min(1, offered["CPU"]), num_gpus=offered.get("GPU", 0), resources=custom)
