@@ -27,6 +27,8 @@ KEYS = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "not-a-secret-on
 """Environment of every process that talks to the server."""
 
 _READY_S = 120.0
+_DIE_WITH_ME = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+"""Linux's PR_SET_PDEATHSIG with SIGKILL, then the real command: a killed test process leaves no server behind."""
 
 
 @dataclass
@@ -106,7 +108,7 @@ def _command(folder: Path, identities: Path, ports: list[int]) -> list[str]:
         "volume.minFreeSpace": "1",
     }
     weed = Path(sys.executable).parent / "weed"
-    return [str(weed), "server", "-s3", *(f"-{name}={value}" for name, value in flags.items())]
+    return [sys.executable, "-c", _DIE_WITH_ME, str(weed), "server", "-s3", *(f"-{name}={value}" for name, value in flags.items())]
 
 
 def _make_bucket(server: SeaweedServer, log: Path) -> None:
