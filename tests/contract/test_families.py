@@ -87,7 +87,7 @@ def test_cheap_agents_never_succeed(name: str, size: Size) -> None:
                 hygiene.check_canned(family, instance, log)
                 break
         accepted += hygiene.check_random(family, instance)
-    assert accepted > 3 * len(instances)
+    assert accepted > len(instances)
 
 
 def test_extra_reads_never_change_the_grade(name: str, size: Size) -> None:

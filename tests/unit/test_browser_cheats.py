@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from coevo.chat import ToolCall
 from coevo.errors import ToolError
 from coevo.tasks import load_family
 from coevo.tasks.browser.catalogue import ACTIONS, FLOWS, TEMPLATES
@@ -266,3 +267,16 @@ def test_an_irrevocable_mistake_is_unrecoverable() -> None:
     lost = FAMILY.policy(Style.REACTIVE).move(world, Walk(world).visible())
     assert isinstance(lost, Unrecoverable)
     assert work.case.id in lost.reason
+
+
+def test_the_reference_mends_what_stands_behind_a_dialog() -> None:
+    """T2: somebody entered a wrong code and stopped at the question."""
+    world = world_of("twins")
+    work = first(world, "close_ticket")
+    fill(world, "close_ticket", work.case.id, {"code": "X99"}, submit=False)
+    click(world, "Submit")
+    walk = Walk(world)
+    walk.call(ToolCall("read", {}))
+    assert walk.follow(FAMILY.policy(Style.REACTIVE)) is None
+    assert world.grade().success
+    assert "Cancel" in [call.arguments.get("element") for call in world.log]

@@ -30,8 +30,8 @@ from coevo.tasks.website.content import _STATEMENTS
 CASES = [("website", Size.STANDARD), ("website", Size.LONG), ("browser", Size.STANDARD), ("browser", Size.LONG)]
 Fields = Mapping[str, Any]
 LOCKED = {
-    "website": ["a30e6494d44b7fd7", "2c456c4990be75ce", "efb6f5b993406d66"],
-    "browser": ["cda98719b38eb0a6", "f3f223c0608b0ce0", "cc2199cc68c20dbe"],
+    "website": ["a30e6494d44b7fd7", "ef9f298d37b18c9a", "70040a79d2c1c1b0"],
+    "browser": ["cda98719b38eb0a6", "72863e9268266798", "10b17ba1daad35da"],
 }
 
 

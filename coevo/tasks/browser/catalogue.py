@@ -8,8 +8,9 @@ from types import MappingProxyType
 from coevo.tasks.browser.paperwork import CLAIMS, INVOICES, PAPER_ACTIONS
 from coevo.tasks.browser.services import ACCESS, BOOKINGS, SERVICE_ACTIONS, TICKETS
 from coevo.tasks.deskwork import Action, Desk
+from coevo.tasks.deskwork_data import DeskTemplate, part
 
-__all__ = ["ACTIONS", "DESKS", "FLOWS", "TEMPLATES", "Flow", "Part", "Template"]
+__all__ = ["ACTIONS", "DESKS", "FLOWS", "TEMPLATES", "Flow"]
 
 DESKS: MappingProxyType[str, Desk] = MappingProxyType({one.name: one for one in (CLAIMS, INVOICES, ACCESS, BOOKINGS, TICKETS)})
 """All desks of the portal by name; a desk's name is the kind of its records and the word in the menu."""
@@ -50,60 +51,38 @@ FLOWS: MappingProxyType[str, Flow] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One desk of a template: its rules besides the core ones, and the smallest and largest number of cases."""
-
-    desk: str
-    atoms: tuple[str, ...]
-    count: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A request as a colleague would write it. `drafts` puts future versions of the rules into the handbook."""
-
-    wording: str
-    parts: tuple[Part, ...]
-    drafts: bool = False
-
-
-def _part(desk: str, atoms: str, low: int, high: int) -> Part:
-    return Part(desk, tuple(atoms.split()), (low, high))
-
-
-TEMPLATES: MappingProxyType[str, Template] = MappingProxyType(
+TEMPLATES: MappingProxyType[str, DeskTemplate] = MappingProxyType(
     {
-        "claims": Template("Please settle the open expense claims in the portal.", (_part("claims", "receipt", 3, 3),)),
-        "invoices": Template("Go through the open invoices in the portal.", (_part("invoices", "partial", 3, 3),)),
-        "access": Template("There are open access requests, please work on them.", (_part("access", "training", 3, 4),)),
-        "bookings": Template("Answer the open room bookings.", (_part("bookings", "long", 3, 5),)),
-        "tickets": Template("Please sort the open helpdesk tickets.", (_part("tickets", "password", 3, 5),)),
-        "hotels": Template("Settle the open claims from the trade fair.", (_part("claims", "hotel", 3, 3),), drafts=True),
-        "discount": Template("Book what can be booked of the open invoices.", (_part("invoices", "early", 3, 3),), drafts=True),
-        "watched": Template("Decide on the open access requests; security has looked at them.", (_part("access", "watched", 3, 3),)),
-        "crowd": Template("Room bookings are piling up, please answer all open ones.", (_part("bookings", "crowd video", 4, 5),)),
-        "late": Template("Get the open tickets to the right people.", (_part("tickets", "waiting", 3, 5),), drafts=True),
-        "meals": Template("Close the open expense claims of this month.", (_part("claims", "meal", 3, 3),)),
-        "blocked": Template("Do the open invoices, please. Careful with the suppliers.", (_part("invoices", "blocked", 3, 3),)),
-        "twins": Template("Clear the queue of tickets.", (_part("tickets", "duplicate", 3, 5),)),
-        "closed": Template("Some rooms are closed; settle the open bookings.", (_part("bookings", "closed", 3, 5),), drafts=True),
-        "taxis": Template("Check and settle all open expense claims.", (_part("claims", "taxi", 3, 3),)),
-        "vendor": Template("Assign the open tickets.", (_part("tickets", "warranty", 3, 5),)),
-        "desk_round": Template(
+        "claims": DeskTemplate("Please settle the open expense claims in the portal.", (part("claims", "receipt", 3, 3),)),
+        "invoices": DeskTemplate("Go through the open invoices in the portal.", (part("invoices", "partial", 3, 3),)),
+        "access": DeskTemplate("There are open access requests, please work on them.", (part("access", "training", 3, 4),)),
+        "bookings": DeskTemplate("Answer the open room bookings.", (part("bookings", "long", 3, 5),)),
+        "tickets": DeskTemplate("Please sort the open helpdesk tickets.", (part("tickets", "password", 3, 5),)),
+        "hotels": DeskTemplate("Settle the open claims from the trade fair.", (part("claims", "hotel", 3, 3),), drafts=True),
+        "discount": DeskTemplate("Book what can be booked of the open invoices.", (part("invoices", "early", 3, 3),), drafts=True),
+        "watched": DeskTemplate("Decide on the open access requests; security has looked at them.", (part("access", "watched", 3, 3),)),
+        "crowd": DeskTemplate("Room bookings are piling up, please answer all open ones.", (part("bookings", "crowd video", 4, 5),)),
+        "late": DeskTemplate("Get the open tickets to the right people.", (part("tickets", "waiting", 3, 5),), drafts=True),
+        "meals": DeskTemplate("Close the open expense claims of this month.", (part("claims", "meal", 3, 3),)),
+        "blocked": DeskTemplate("Do the open invoices, please. Careful with the suppliers.", (part("invoices", "blocked", 3, 3),)),
+        "twins": DeskTemplate("Clear the queue of tickets.", (part("tickets", "duplicate", 3, 5),)),
+        "closed": DeskTemplate("Some rooms are closed; settle the open bookings.", (part("bookings", "closed", 3, 5),), drafts=True),
+        "taxis": DeskTemplate("Check and settle all open expense claims.", (part("claims", "taxi", 3, 3),)),
+        "vendor": DeskTemplate("Assign the open tickets.", (part("tickets", "warranty", 3, 5),)),
+        "desk_round": DeskTemplate(
             "Two queues are waiting in the portal: bookings and tickets. Settle what is open.",
-            (_part("bookings", "", 2, 2), _part("tickets", "", 2, 2)),
+            (part("bookings", "", 2, 2), part("tickets", "", 2, 2)),
         ),
-        "claims_round": Template(
+        "claims_round": DeskTemplate(
             "Settle the open claims, and sort the open tickets.",
-            (_part("claims", "", 2, 2), _part("tickets", "", 2, 2)),
+            (part("claims", "", 2, 2), part("tickets", "", 2, 2)),
         ),
-        "rights_round": Template(
+        "rights_round": DeskTemplate(
             "Open access requests first, then the open room bookings.",
-            (_part("access", "", 2, 2), _part("bookings", "", 2, 2)),
+            (part("access", "", 2, 2), part("bookings", "", 2, 2)),
             drafts=True,
         ),
-        "full_invoices": Template("All open invoices, by the handbook.", (_part("invoices", "partial blocked", 4, 4),), drafts=True),
+        "full_invoices": DeskTemplate("All open invoices, by the handbook.", (part("invoices", "partial blocked", 4, 4),), drafts=True),
     }
 )
 """Seeded templates; a run of diversity d draws from the first d."""

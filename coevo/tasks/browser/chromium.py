@@ -26,8 +26,8 @@ from coevo.tasks.loopback import loopback
 
 __all__ = ["ChromiumTab", "chromium_path", "why_no_chromium"]
 
-TIMEOUT_S = 30.0
-"""Of one action of the browser."""
+TIMEOUT_S = 120.0
+"""Of one action of the browser. It takes tenths of a second; a busy machine was seen to stall it for more than 30 s."""
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 _ARGUMENTS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking", "--no-first-run")
@@ -77,7 +77,7 @@ class _Driver:
         self._thread = threading.Thread(target=self._run, args=(ready,), name="chromium", daemon=True)
         self._thread.start()
         with boundary(InfraError, "Chromium did not start"):
-            ready.result(timeout=4 * TIMEOUT_S)
+            ready.result(timeout=TIMEOUT_S)
         atexit.register(self.stop)
 
     def do(self, call: Callable[[Any], _Result]) -> _Result:

@@ -133,8 +133,8 @@ def _scope(tree: Node, live: Live) -> Node:
     return next((one for one in _walk(tree) if one.tag == "dialog" and live.shows(one)), tree)
 
 
-def elements(tree: Node, live: Live) -> list[Element]:
-    """Everything that can be used now, in document order."""
+def elements(tree: Node, live: Live, *, behind: bool = False) -> list[Element]:
+    """Everything that can be used now, in document order; `behind` counts in what an open dialog makes unreachable."""
     found: list[Element] = []
 
     def visit(node: Node, label: str) -> None:
@@ -148,7 +148,7 @@ def elements(tree: Node, live: Live) -> list[Element]:
             if isinstance(child, Node):
                 visit(child, inner)
 
-    visit(_scope(tree, live), "")
+    visit(tree if behind else _scope(tree, live), "")
     return found
 
 

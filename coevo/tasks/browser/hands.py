@@ -23,6 +23,7 @@ class PortalHands:
         self._portal, self._changes, self._log = portal, changes, log
         self._address, self._live = tab.address(), tab.live()
         self._elements = elements(tab.tree(), self._live)
+        self._all = elements(tab.tree(), self._live, behind=True)
         self._names = {(one.kind, one.name) for one in self._elements}
 
     def list_queue(self, desk: Desk, case: str) -> tuple[ToolCall, ...]:
@@ -83,19 +84,16 @@ class PortalHands:
             if path == home and ("link", action.verb) in self._names:
                 return (_click(action.verb),)
             return self._cancel() or (_open(home),)
-        if ("button", "Yes, submit") in self._names and self._all_right(call):
-            return (_click("Yes, submit"),)
         steps = self._entries(call)
         if steps:
             return self._cancel() or steps
+        if ("button", "Yes, submit") in self._names:
+            return (_click("Yes, submit"),)
         return (_click("Continue" if ("button", "Continue") in self._names else "Submit"),)
 
-    def _all_right(self, call: ToolCall) -> bool:
-        """What was entered on earlier pages stands in the address; what stands behind an open dialog was entered before it opened."""
-        return not self._wrong_before(call)
-
     def _wrong_before(self, call: ToolCall) -> bool:
-        given = {one.node.attrs.get("name"): one for one in self._elements}
+        """Something else was entered on an earlier page: it stands in the address."""
+        given = {one.node.attrs.get("name") for one in self._all}
         entered = dict(pair.split("=", 1) for pair in self._address.partition("?")[2].split("&") if "=" in pair)
         names = [name for page in FLOWS[call.name].pages for name in page if name not in given and name in entered]
         return any(entered[name] != str(plain(call.arguments[name])) for name in names)
@@ -131,7 +129,7 @@ class PortalHands:
         return (_click("Cancel"),) if ("button", "Cancel") in self._names else ()
 
     def _find(self, name: str) -> Element | None:
-        return next((one for one in self._elements if one.name == name and one.kind in ("field", "list", "box")), None)
+        return next((one for one in self._all if one.name == name and one.kind in ("field", "list", "box")), None)
 
     def _value(self, name: str) -> str | None:
         one = self._find(name)

@@ -146,7 +146,7 @@ class ChromiumWorld(BrowserWorld):
     def __init__(self, instance: TaskInstance, *, instruction: str, data: OfficeData) -> None:
         super().__init__(instance, instruction=instruction, data=data)
         self._open_tab = ChromiumTab(self._portal, self._state["changes"])
-        weakref.finalize(self, self._open_tab.close)
+        weakref.finalize(self, self._open_tab.close).atexit = False
 
     def tab(self) -> Tab:
         """The browser tab."""

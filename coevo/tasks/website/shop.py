@@ -6,20 +6,19 @@ them is kept as changes, record id -> changed fields.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from coevo.chat import ToolSpec
 from coevo.errors import ConfigError, ToolError, nearest
-from coevo.identity import derive_seed
 from coevo.tasks.calculator import CALCULATE, calculate
-from coevo.tasks.contacts import Contact, Contacts
-from coevo.tasks.deskwork import Action, Brief, Desk, Ids, Record, answers_for, draw_brief
-from coevo.tasks.deskwork_papers import draw_codes, papers
-from coevo.tasks.family import Size, TaskInstance
-from coevo.tasks.library import Document, Library
+from coevo.tasks.contacts import Contacts
+from coevo.tasks.deskwork import Action, Desk, Record
+from coevo.tasks.deskwork_data import DeskData, Setting, draw_data
+from coevo.tasks.family import TaskInstance
+from coevo.tasks.library import Library
 from coevo.tasks.paging import page_of
 from coevo.tasks.website.catalogue import ACTIONS, DESKS, TEMPLATES
 from coevo.tasks.website.sales import TODAY
@@ -34,25 +33,30 @@ PAGE_SIZE = 6
 """Records per page of a list."""
 
 _SUMMARY = ("status", "category", "campaign", "title", "stars", "name")
-_ASIDE: Mapping[str, Callable[[Random, Mapping[str, Any]], dict[str, Any]]] = {
-    "returns": lambda random, body: {"status": random.choice(("refunded", "rejected"))},
-    "orders": lambda random, body: {"status": random.choice(("released", "delivered", "cancelled"))},
-    "prices": lambda random, body: {"category": random.choice(("vases", "frames", "hooks", "trays")), "name": "discontinued line"},
-    "coupons": lambda random, body: {"campaign": random.choice(("evergreen", "loyalty", "press"))},
-    "reviews": lambda random, body: {"status": random.choice(("published", "hidden"))},
-    "pages": lambda random, body: {"status": random.choice(("draft", "archived"))},
+_ASIDE: Mapping[str, Callable[[Random], dict[str, Any]]] = {
+    "returns": lambda random: {"status": random.choice(("refunded", "rejected"))},
+    "orders": lambda random: {"status": random.choice(("released", "delivered", "cancelled"))},
+    "prices": lambda random: {"category": random.choice(("vases", "frames", "hooks", "trays")), "name": "discontinued line"},
+    "coupons": lambda random: {"campaign": random.choice(("evergreen", "loyalty", "press"))},
+    "reviews": lambda random: {"status": random.choice(("published", "hidden"))},
+    "pages": lambda random: {"status": random.choice(("draft", "archived"))},
 }
 """What takes a record out of a desk's queue."""
 
-_STAFF = (
-    ("returns", "returns hall"),
-    ("care", "customer care"),
-    ("accounts", "accounts"),
-    ("photo studio", "photo studio"),
-    ("purchasing", "purchasing"),
-    ("front desk", "front desk"),
+_SETTING = Setting(
+    company="shop",
+    roles={
+        "returns": "returns hall",
+        "care": "customer care",
+        "accounts": "accounts",
+        "photo": "photo studio",
+        "purchasing": "purchasing",
+        "desk": "front desk",
+    },
+    people=("Ines", "Jorma", "Katya", "Luis", "Maren", "Nils", "Oona", "Pavel", "Quirin", "Rosa"),
+    asides=lambda random, desk: _ASIDE[desk](random),
+    long_per_desk=200,
 )
-_PEOPLE = ("Ines", "Jorma", "Katya", "Luis", "Maren", "Nils", "Oona", "Pavel", "Quirin", "Rosa")
 
 
 def _tool(name: str, description: str, optional: tuple[str, ...] = (), **properties: dict[str, Any]) -> ToolSpec:
@@ -129,29 +133,11 @@ TOOLS = (
 """The family tools of the sizes standard and long, in the order in which harnesses show them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShopData:
-    """What never changes in one instance: plain data.
+@dataclass(frozen=True)
+class ShopData(DeskData):
+    """What never changes in one instance of the shop."""
 
-    Attributes:
-        briefs: The queues that the task is about.
-        records: All records, cases included, in list order.
-        shelf: All documents.
-        staff: All colleagues.
-        roles: Role of an `Ask` -> id of the colleague who knows.
-        part_chars: Where long documents are cut; None: nowhere.
-    """
-
-    briefs: tuple[Brief, ...]
-    records: tuple[Record, ...]
-    shelf: tuple[Document, ...]
-    staff: tuple[Contact, ...]
-    roles: dict[str, str]
-    part_chars: int | None
-
-    def desks(self) -> Iterator[tuple[Desk, Brief]]:
-        """The queues with their rules."""
-        return ((DESKS[brief.desk], brief) for brief in self.briefs)
+    table: ClassVar[Mapping[str, Desk]] = DESKS
 
 
 class Shop:
@@ -237,56 +223,5 @@ def draw_shop(instance: TaskInstance) -> tuple[str, ShopData]:
     template = TEMPLATES.get(instance.template)
     if template is None:
         raise ConfigError("unknown website template", seen=instance.template, fix=nearest(instance.template, TEMPLATES))
-    random = Random(derive_seed(instance.family, instance.size, instance.template, instance.stream, instance.seed))
-    long, ids = instance.size is Size.LONG, Ids(random)
-    codes = draw_codes(random, 40)
-    briefs = []
-    for place, part in enumerate(template.parts):
-        desk = DESKS[part.desk]
-        drawn = draw_brief(random, desk, part.atoms, count=random.randint(*part.count), ids=ids, codes=codes[place * 12 : place * 12 + 12])
-        briefs.append(drawn)
-    pairs = [(DESKS[brief.desk], brief) for brief in briefs]
-    staff, roles = _staff(random, pairs)
-    records = _records(random, briefs, ids, per_desk=200 if long else 5)
-    place_of = {one.id: place for place, one in enumerate(records)}
-    data = ShopData(
-        briefs=tuple(replace(one, cases=tuple(sorted(one.cases, key=lambda case: place_of[case.id]))) for one in briefs),
-        records=records,
-        shelf=papers(random, pairs, company="shop", drafts=template.drafts, extra=24 if long else 5, wrapped=long),
-        staff=staff,
-        roles=roles,
-        part_chars=1500 if long else None,
-    )
-    terms = {name: value for brief in briefs for name, value in brief.terms.items() if name in ("category", "campaign")}
-    today = f"Today is {TODAY.day} November {TODAY.year}."
-    return f"{template.wording.format(**terms)} {today}", data
-
-
-def _records(random: Random, briefs: list[Brief], ids: Ids, *, per_desk: int) -> tuple[Record, ...]:
-    """The cases with all that belongs to them, between records of all desks that stand in no queue."""
-    records = [record for brief in briefs for case in brief.cases for record in case.records]
-    for desk in DESKS.values():
-        terms = {**desk.terms(random), "codes": {}}
-        for _ in range(per_desk):
-            facts = {**desk.facts(random, terms), "id": ids.take(desk.prefix)}
-            own, *linked = desk.records(random, facts, ids)
-            aside = Record(own.kind, own.id, {**own.body, **_ASIDE[desk.name](random, own.body)})
-            records += [aside, *linked]
-    random.shuffle(records)
-    return tuple(records)
-
-
-def _staff(random: Random, pairs: list[tuple[Desk, Brief]]) -> tuple[tuple[Contact, ...], dict[str, str]]:
-    """Everybody in the directory. A deputy knows nothing and names the one who does."""
-    numbers = random.sample(range(10, 100), len(_STAFF) + 1)
-    names = random.sample(_PEOPLE, len(_STAFF) + 1)
-    staff, roles = [], {}
-    for number, name, (role, title) in zip(numbers, names, _STAFF, strict=False):
-        answers = tuple(answer for desk, brief in pairs for answer in answers_for(desk, brief, role))
-        staff.append(Contact(f"H{number}", name, title, answers, "I have nothing on that. Which id do you mean?"))
-        roles[role] = staff[-1].id
-    knowing = random.choice(staff[:2])
-    otherwise = f"I only stand in for holidays. Ask {knowing.name}, contact {knowing.id}."
-    staff.append(Contact(f"H{numbers[-1]}", names[-1], f"{knowing.role} (deputy)", (), otherwise))
-    random.shuffle(staff)
-    return tuple(staff), roles
+    request, data = draw_data(ShopData, instance, template, _SETTING)
+    return f"{request} Today is {TODAY.day} November {TODAY.year}.", data

@@ -98,7 +98,7 @@ class HttpWebsiteWorld(WebsiteWorld):
         site = ShopSite(self._data, changes)
         session = server.open(site)
         self._client, self._state = ShopClient(session, server.port), {"changes": site.changes}
-        weakref.finalize(self, _leave, server, session, self._client)
+        weakref.finalize(self, _leave, server, session, self._client).atexit = False
 
     def _perform(self, name: str, arguments: Mapping[str, Any]) -> Any:
         return self._client.perform(name, arguments)
@@ -118,10 +118,8 @@ class ShopHands:
 
     def list_queue(self, desk: Desk, case: str) -> tuple[ToolCall, ...]:
         """The page of the queue on which the case stands."""
-        brief = next(brief for brief in self._shop.data.briefs if brief.desk == desk.name)
         kind, narrowed = _QUEUES[desk.name]
-        word = brief.terms.get("category") or brief.terms.get("campaign")
-        query = narrowed or {"query": str(word)}
+        query = narrowed or {"query": self._shop.data.word("category" if desk.name == "prices" else "campaign")}
         ids = [line["id"] for line in self._shop.listed(self._changes, kind, **query)]
         return (ToolCall("list_records", {"kind": kind, **query, "page": ids.index(case) // PAGE_SIZE + 1}),)
 
