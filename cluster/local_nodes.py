@@ -265,7 +265,8 @@ class LocalNodes:
 
     def _node_environment(self) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        own = {"PYTHONPATH": package_path(), "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "3"}
+        programs = os.pathsep.join([str(Path(sys.executable).parent), inherited.get("PATH", "")])  # a job's `python` is ours
+        own = {"PATH": programs, "PYTHONPATH": package_path(), "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "3"}
         return inherited | QUIET_ENVIRONMENT | self.environment | own
 
     def _await_jobs_server(self, port: int) -> None:

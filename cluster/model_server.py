@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import ray
 
 from cluster.channel import Answer, ChannelServer, Door
 from cluster.engines.family import Engine, EngineConfig, EngineStats, open_engine
+from cluster.model_folders import local_model
 from coevo.chat import Sampling
 from coevo.errors import CoevoError, InfraError, root_traceback
 
@@ -109,9 +110,10 @@ class ModelServer:
     async def start(self) -> Reply:
         """Build the engine and load the adapters; the reply's error carries the root cause's traceback."""
         try:
-            engine = await asyncio.to_thread(open_engine, self._config)
-            for model_id, folder in self._adapters:
-                await engine.load_adapter(folder, model_id=model_id)
+            folder = await asyncio.to_thread(local_model, self._config.model_path)
+            engine = await asyncio.to_thread(open_engine, replace(self._config, model_path=folder))
+            for model_id, place in self._adapters:
+                await engine.load_adapter(await asyncio.to_thread(local_model, place), model_id=model_id)
         except CoevoError as error:
             self._error = str(error)
             return Reply(error=error)
@@ -135,11 +137,18 @@ class ModelServer:
 
     async def load_weights(self, folder: str, model_id: str) -> Reply:
         """Serve other weights from now on."""
-        return Reply((await self._guarded("load_weights", folder, model_id=model_id))[1])
+        return await self._load("load_weights", folder, model_id)
 
     async def load_adapter(self, folder: str, model_id: str) -> Reply:
         """Serve one adapter more."""
-        return Reply((await self._guarded("load_adapter", folder, model_id=model_id))[1])
+        return await self._load("load_adapter", folder, model_id)
+
+    async def _load(self, method: str, place: str, model_id: str) -> Reply:
+        try:
+            folder = await asyncio.to_thread(local_model, place)
+        except CoevoError as error:
+            return Reply(error)
+        return Reply((await self._guarded(method, folder, model_id=model_id))[1])
 
     def close(self) -> None:
         """Stop listening and stop the engine."""

@@ -18,6 +18,7 @@ from typing import Any
 import ray
 
 from cluster.channel import Answer, Channel, ChannelLost, Door
+from cluster.model_folders import local_model
 from cluster.model_server import CONTROL_GROUP
 from cluster.router import Assignment, Router, RouterConfig, RouterStats
 from coevo.chat import Completion, FinishReason, ModelRequest, Usage
@@ -88,7 +89,7 @@ class PoolModel:
     def __init__(self, source: PoolSource) -> None:
         self._source = source
         self._router = Router(source.router)
-        self._tokenizer = FolderTokenizer(source.tokenizer_path)
+        self._tokenizer = FolderTokenizer(local_model(source.tokenizer_path))
         self._names = [actor_name(source.pool, index) for index in (range(source.replicas) if source.only is None else (source.only,))]
         self._channels: dict[str, Channel] = {}
         self._loop: asyncio.AbstractEventLoop | None = None

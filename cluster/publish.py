@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from cluster.adapters import check_adapter, fetch_folder, merge_adapter, read_adapter, tensors_hash
+from cluster.adapters import check_adapter, fetch_folder, merge_adapter, read_adapter, store_folder, tensors_hash
 from cluster.canary import CANARY_ROWS, CanaryReading, judge_canary, read_canary, replica_scorers
 from cluster.engines.family import ServingForm
 from cluster.engines.weights import weights_fingerprint
+from cluster.model_folders import in_store, local_model
 from cluster.scoring import reference_logprobs
 from coevo.errors import CoevoError, InfraError, ModelError, StoreError, boundary
 from coevo.identity import content_hash
@@ -63,6 +64,13 @@ class Preparation:
         return root / "adapters" / name if self.form is ServingForm.LORA else root / "merged" / f"{name}-{self.dtype}"
 
     @property
+    def place(self) -> str:
+        """What the engines are told: the folder where all nodes share the store's file system, else its copy in the store."""
+        if self.store.uri.startswith("file://"):
+            return str(self.model_folder)
+        return in_store(self.store, self.adapter.key if self.form is ServingForm.LORA else f"{self.adapter.key}/merged-{self.dtype}")
+
+    @property
     def references_key(self) -> str:
         """Where the references of these rows lie."""
         return f"{self.adapter.key}/references-{content_hash(list(self.rows))[:16]}.json"
@@ -70,7 +78,8 @@ class Preparation:
     @property
     def done(self) -> bool:
         """Whether an earlier call left everything in place."""
-        return self.model_folder.exists() and self.store.open().head(self.references_key) is not None
+        there = self.model_folder.exists() or self.place != str(self.model_folder)
+        return there and self.store.open().head(self.references_key) is not None
 
     def references(self) -> tuple[list[list[float]], list[list[float]]]:
         """Log-probabilities of the rows under base + adapter and under the base."""
@@ -89,6 +98,8 @@ class Preparation:
         if self.form is ServingForm.MERGED:
             self.model_folder.parent.mkdir(parents=True, exist_ok=True)
             merge_adapter(self.base_path, str(folder), self.model_folder, dtype=self.dtype)
+            if self.place != str(self.model_folder):
+                store_folder(store, self.model_folder, f"{self.adapter.key}/merged-{self.dtype}")
         new = reference_logprobs(self.base_path, self.rows, adapter_path=str(folder))
         base = reference_logprobs(self.base_path, self.rows)
         store.put_if_absent(self.references_key, json.dumps({"new": new, "base": base}).encode())
@@ -113,7 +124,8 @@ class PoolPublisher:
     Attributes:
         store: Holds the adapters; takes the claims and the publish manifests.
         base_path: Hugging Face folder of the base.
-        scratch: Local folder for downloaded adapters and merged models; must be readable by the servers.
+        scratch: Local folder for downloaded adapters and merged models. With a store that is a folder the servers read it there; with
+            a bucket they download what it holds.
         serve: (model folder, or adapter folder where `form` is LORA; model id) -> a pool that serves it on all replicas.
         form: MERGED writes a dense model first (CPU engines mix up adapters in a batch); LORA loads the adapter itself.
         dtype: Of merged weights: bfloat16 or float32.
@@ -149,20 +161,20 @@ class PoolPublisher:
         if not prepared.done:
             _run_apart(prepared, self.needs)
         of_new, of_base = prepared.references()
-        source = self.serve(str(prepared.model_folder), adapter.model_id).source(adapter.model_id)
+        source = self.serve(prepared.place, adapter.model_id).source(adapter.model_id)
         readings = asyncio.run(read_canary(self.scorers(source), rows, new=of_new, base=of_base))
         for name, reading in readings.items():
             reading.require(name, adapter.model_id)
-        self._record(store, adapter, prepared.model_folder, readings, separation=judge_canary(of_new, of_new, of_base).to_base)
+        self._record(store, adapter, local_model(prepared.place), readings, separation=judge_canary(of_new, of_new, of_base).to_base)
         return source
 
-    def _record(self, store: BlobStore, adapter: Adapter, model: Path, readings: Mapping[str, CanaryReading], *, separation: float) -> None:
+    def _record(self, store: BlobStore, adapter: Adapter, model: str, readings: Mapping[str, CanaryReading], *, separation: float) -> None:
         """The publish manifest; a later proof of the same weights leaves the first one in place."""
         facts = {
             "schema_version": 1,
             "model_id": adapter.model_id,
             "weights_hash": adapter.weights_hash,
-            "served_hash": weights_fingerprint(str(model)),
+            "served_hash": weights_fingerprint(model),
             "serving_form": str(self.form),
             "dtype": self.dtype,
             "separation": separation,

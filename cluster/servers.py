@@ -29,6 +29,7 @@ import ray
 from cluster.drain import DrainWatch
 from cluster.engines.family import EngineConfig, ServingForm, check_engine_config, stop_token_ids_of
 from cluster.engines.weights import KnownWeights
+from cluster.model_folders import local_model
 from cluster.model_server import CONTROL_GROUP, Health, ModelServer, Reply, ServerPlace, log_tail
 from cluster.placement import actor_placement
 from cluster.pool_model import PoolSource, actor_name, other_name
@@ -160,7 +161,7 @@ class ModelPool:
     """
 
     def __init__(self, config: PoolConfig) -> None:
-        check_engine_config(config.engine)
+        check_engine_config(replace(config.engine, model_path=local_model(config.engine.model_path)))
         if config.replicas < 1:
             raise ConfigError("a pool needs at least one replica", seen=config.replicas, fix="set replicas to 2 or more")
         self.name = config.name or f"pool-{uuid.uuid4().hex[:8]}"
@@ -168,7 +169,7 @@ class ModelPool:
         self._engine = config.engine
         self._adapters: dict[str, str] = {}
         self._known = KnownWeights()
-        self._known.claim(config.engine.model_id, config.engine.model_path)
+        self._known.claim(config.engine.model_id, local_model(config.engine.model_path))
         self._slots = [_Slot(actor_name(self.name, index)) for index in range(config.replicas)]
         self._leaving: list[_Slot] = []
         self._drains = DrainWatch()
@@ -250,7 +251,7 @@ class ModelPool:
             replicas=len(self._slots),
             served_id=wanted,
             tokenizer_path=self._config.engine.model_path,
-            stop_token_ids=self._engine.stop_token_ids or stop_token_ids_of(self._engine.model_path),
+            stop_token_ids=self._engine.stop_token_ids or stop_token_ids_of(local_model(self._engine.model_path)),
             router=self._config.router,
             request_timeout_s=self._config.request_timeout_s,
         )
@@ -267,8 +268,8 @@ class ModelPool:
             raise ModelError(
                 "this pool serves adapters: its base stays", seen=model_id, fix="load_adapter, or a pool with serving_form: merged"
             )
-        check_engine_config(replace(self._engine, model_path=folder, model_id=model_id))
-        self._known.claim(model_id, folder)
+        check_engine_config(replace(self._engine, model_path=local_model(folder), model_id=model_id))
+        self._known.claim(model_id, local_model(folder))
         with self._changed:
             self._engine = replace(self._engine, model_path=folder, model_id=model_id)
         self._on_every_replica("load_weights", folder, model_id)
@@ -284,7 +285,7 @@ class ModelPool:
         """
         if self.serving_form is not ServingForm.LORA:
             raise ModelError("this pool serves merged weights", seen=model_id, fix="load_weights, or a pool with serving_form: lora")
-        self._known.claim(model_id, folder)
+        self._known.claim(model_id, local_model(folder))
         if model_id not in self._adapters and len(self._adapters) >= self._engine.max_adapters:
             raise ModelError("all adapter slots are taken", seen=tuple(self._adapters), fix="raise max_adapters or open another pool")
         with self._changed:

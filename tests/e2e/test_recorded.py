@@ -7,6 +7,7 @@ are compared without them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,22 @@ def timeless(value: Any) -> Any:
     return [timeless(one) for one in value] if isinstance(value, list) else value
 
 
+def artifact(key: str, read: Callable[[], bytes]) -> tuple[str, Any] | None:
+    """Name and content of an object to compare: bytes, or JSON without its clock; None for what holds times or scratch.
+
+    The page is its JSON twin drawn, under the hash of both.
+    """
+    if "/attempts/" in key or "/scratch/" in key or key.endswith(("config.json", "report.html")):
+        return None
+    named = f"{key.partition('/')[0]}/report.json" if key.endswith("/report.json") else key
+    return named, timeless(orjson.loads(read())) if named.endswith(("manifest.json", "report.json")) else read()
+
+
 def artifacts(loop: Loop) -> dict[str, Any]:
-    """Every object of the run by key: bytes, or JSON without its clock. The page is its JSON twin drawn, under the hash of both."""
-    found: dict[str, Any] = {}
-    for path in sorted((loop.store / loop.name).rglob("*")):
-        key = str(path.relative_to(loop.store))
-        if not path.is_file() or "/attempts/" in key or "/scratch/" in key or key.endswith(("config.json", "report.html")):
-            continue
-        if key.endswith("/report.json"):
-            key = f"{loop.name}/report.json"
-        found[key] = timeless(orjson.loads(path.read_bytes())) if key.endswith(("manifest.json", "report.json")) else path.read_bytes()
-    return found
+    """The objects of the run to compare, by key."""
+    files = [path for path in sorted((loop.store / loop.name).rglob("*")) if path.is_file()]
+    found = (artifact(str(path.relative_to(loop.store)), path.read_bytes) for path in files)
+    return dict(one for one in found if one is not None)
 
 
 def test_a_replay_killed_twice_ends_byte_identical(recorded: Loop, tmp_path: Path) -> None:
