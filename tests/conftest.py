@@ -53,10 +53,14 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything under tests/gpu carries the marker `gpu`; marked tests are skipped with the reason where there is no device."""
+    """Tests marked `slow` are skipped unless COEVO_SLOW=1, and those under tests/gpu (marked `gpu`) where there is no device."""
     marked = [item for item in items if item.get_closest_marker("gpu") or GPU_TIER in item.path.parents]
     reason = gpu_missing() if marked else ""
     for item in marked:
         item.add_marker(pytest.mark.gpu)
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+    if os.environ.get("COEVO_SLOW") != "1":
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="takes minutes: COEVO_SLOW=1 runs it"))

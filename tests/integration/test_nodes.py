@@ -193,7 +193,6 @@ def test_a_replica_moves_before_its_node_goes(nodes: LocalNodes, pair: tuple[Loc
             asyncio.run(model.aclose())
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_training_saves_on_notice_and_moves(
     nodes: LocalNodes, pair: tuple[LocalNode, LocalNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -221,7 +221,6 @@ def test_canary_arithmetic() -> None:
     assert not judge_canary(few, new, base).passed
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_real_pool_is_proven(base: str, adapters: tuple[Path, Path], rows: list[Row], tmp_path: Path) -> None:
     """Promise 3 over Ray: both replicas are asked, the right folder passes and base under the new id does not."""

