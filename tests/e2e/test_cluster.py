@@ -28,7 +28,7 @@ from tests.e2e.loop import CONFIG, Loop
 from tests.e2e.test_recorded import artifact, artifacts
 from tests.seaweed import SeaweedServer
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SPEC = NodeSpec(num_cpus=4, resources={"coevo-pool-weak": 1, "spot": 1})
 WHERE = (
