@@ -43,7 +43,7 @@ from coevo.tasks import load_family
 from coevo.tasks.family import Size, Stream
 
 pytest.importorskip("vllm")
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 KEY = "sk-server-very-secret"
 CONTEXT = 12_288
