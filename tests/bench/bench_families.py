@@ -242,8 +242,9 @@ with the policy in documents, `long` hides the same rules behind pages, cut text
 templates per size; `coevo.tasks.splits` fixes 100 instances (website 50) per family, size and diversity, 20 / 20 / 60 over search,
 selection and test.
 
-This page is written by `{command}` from `families.json`, which keeps the commit of every measurement; a plus behind a commit says that the
-families had changes that were not committed. Times are CPU milliseconds of one core, tokens are characters / 4.
+This page is written by `{command}` from `families.json`, which keeps the commit of
+every measurement; a plus behind a commit says that some family had changes that were not committed. Times are CPU milliseconds of one core
+of a machine with other work on it, tokens are characters / 4.
 
 ## Sizes
 
@@ -255,9 +256,10 @@ Calls: of the reactive reference policy, median and range over instances of all 
 HYGIENE = """
 ## Hygiene
 
-Every instance of every split (of `long` a sample), every check of `tests/contract/hygiene.py`. Plays: reference from the start, all at 1.0.
-States: random ones, from which the reference went on to 1.0 or said that success is out of reach (lost). Cheap: episodes of agents that do
-nothing, finish, only read, replay another instance's solution or call at random; none succeeded.
+Every instance of the splits below (of `long` a sample), every check of `tests/contract/hygiene.py`; an instance that breaks any of them
+counts as a failure. Plays: reference from the start, which must score 1.0. States: random ones, from which the reference must go on to 1.0
+or say that success is out of reach (lost). Cheap: episodes of agents that do nothing, finish, only read, replay another instance's solution
+or call at random, none of which may succeed. Splits without a row have not been swept yet.
 
 """
 
