@@ -169,7 +169,7 @@ def test_trouble_of_the_world_passes(world: Ledger, pool: SandboxPool) -> None:
         run(BASE.replace(tools=(ToolEntry("both", composite=True),), composites={"both": BOTH}), world, pool, call("both", item="down"))
 
 
-TODO = """
+REMINDER = """
 def after_tool(event, state):
     if event["call"]["name"] == "list":
         state["open"] = event["result"]["items"]
@@ -186,7 +186,7 @@ def before_finish(event, state):
 def test_notes_states_and_blocked_finish(world: Ledger, pool: SandboxPool) -> None:
     renamed = (ToolEntry("list"), ToolEntry("pay", shown="send"), ToolEntry("finish"))
     calls = [call("list"), call("send", item="E1", amount=1), call("finish"), call("send", item="E2", amount=1), call("finish")]
-    session, outcomes = run(hooked(todo=TODO).replace(tools=renamed), world, pool, *calls)
+    session, outcomes = run(hooked(todo=REMINDER).replace(tools=renamed), world, pool, *calls)
     assert [outcome.notes for outcome in outcomes] == [("todo E1 E2",), ("todo E2",), ("todo E2",), ("todo ",), ("todo ",)]
     assert [outcome.error for outcome in outcomes] == [None, None, "open items", None, None]
     assert outcomes[2].calls == ()
@@ -311,7 +311,7 @@ def leave():
 def test_a_bad_hook_is_switched_off_and_changes_nothing(world: Ledger, pool: SandboxPool, value: str) -> None:
     """I9: no exception, one firing, the episode goes on, other hooks still work."""
     bad = f"def after_tool(event, state):\n    return {value}\n{HELPERS}"
-    session, outcomes = run(hooked(bad=bad, good=TODO), world, pool, call("list"), call("list"))
+    session, outcomes = run(hooked(bad=bad, good=REMINDER), world, pool, call("list"), call("list"))
     assert [outcome.value for outcome in outcomes] == [{"items": ["E1", "E2"]}] * 2
     assert [outcome.notes for outcome in outcomes] == [("todo E1 E2",)] * 2
     assert [(firing.component, firing.effect) for firing in session.take_firings()] == [
@@ -331,20 +331,20 @@ def test_hooks_can_not_touch_the_event_of_the_host(world: Ledger, pool: SandboxP
 
 def test_episodes_do_not_see_each_other(world: Ledger, pool: SandboxPool) -> None:
     """I4: the sandbox is reused, the state is not."""
-    run(hooked(todo=TODO), world, pool, call("list"))
-    _, (outcome,) = run(hooked(todo=TODO), world, pool, call("read", item="E1"))
+    run(hooked(todo=REMINDER), world, pool, call("list"))
+    _, (outcome,) = run(hooked(todo=REMINDER), world, pool, call("read", item="E1"))
     assert outcome.notes == ("todo ",)
 
 
 def test_snapshot_and_restore(world: Ledger, pool: SandboxPool) -> None:
     """I4: a restored session continues like the one it was taken from."""
     calls = [call("list"), call("pay", item="E1", amount=1), call("finish"), call("pay", item="E2", amount=1), call("finish")]
-    session = open_session(hooked(todo=TODO), world, pool)
+    session = open_session(hooked(todo=REMINDER), world, pool)
     for turn, one in enumerate(calls[:2]):
         session.execute(one, turn)
     taken = session.snapshot()
     rest = [session.execute(one, 2 + turn) for turn, one in enumerate(calls[2:])]
-    other = open_session(hooked(todo=TODO), Ledger(), pool)
+    other = open_session(hooked(todo=REMINDER), Ledger(), pool)
     other.restore(taken)
     assert [other.execute(one, 2 + turn) for turn, one in enumerate(calls[2:])] == rest
     assert other.component_use == session.component_use
