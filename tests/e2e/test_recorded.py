@@ -2,7 +2,7 @@
 
 The recording is made by a real run (`recorded` in conftest); both replays start no engine, but they train for real, so equal adapters
 also show that training, killed and resumed, ends in the same weights. Attempts carry times and manifests the seconds of their stage: these
-are compared without them.
+are compared without them, and the report without the place of the store.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ ENGINES_ONLY = ("/publish.json", "/references-")
 CLOCKS = {"wall_s", "gpu_s", "cpu_s", "training_s", "seconds", "cost_usd", "compute_usd", "usd", "attempts"}
 """Fields that hold times, or what follows from them."""
 
+PLACE = "store"
+"""Where a run lies; the report repeats its configuration."""
+
 
 def timeless(value: Any) -> Any:
-    """JSON without clocks, and without the hashes of objects that hold clocks."""
+    """JSON without clocks and place, and without the hashes of objects that hold clocks."""
     if isinstance(value, dict):
-        kept = {key: one for key, one in value.items() if key not in CLOCKS and not key.endswith("manifest.json")}
+        kept = {key: one for key, one in value.items() if key not in {*CLOCKS, PLACE} and not key.endswith("manifest.json")}
         return {key: timeless(one) for key, one in kept.items()}
     return [timeless(one) for one in value] if isinstance(value, list) else value
 
