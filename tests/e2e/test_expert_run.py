@@ -26,7 +26,7 @@ from coevo.store.ledger import Budget, Ledger
 from tests.e2e.loop import Loop
 from tests.readable import readable_files
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 KEY = "sk-run-very-secret"
 TURN = json.dumps({"strategy": f"I was sent {KEY} and finish.", "call": {"name": "finish", "arguments": {}}})

@@ -26,7 +26,7 @@ from tests.e2e.loop import CONFIG, Loop
 from tests.e2e.test_recorded import ENGINES_ONLY, timeless
 from tests.seaweed import SeaweedServer
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 RUN = "tiny"
 OUTAGE = (NetworkFault.RESET, NetworkFault.ERROR, NetworkFault.SLOW_DOWN)
