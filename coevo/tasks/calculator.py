@@ -10,7 +10,7 @@ from coevo.errors import ToolError
 from coevo.tasks.payroll.arithmetic import Rounding, evaluate, plain_number, round_to
 from coevo.tasks.world import MAX_INTEGER
 
-__all__ = ["CALCULATE", "MAX_EXPRESSIONS", "calculate"]
+__all__ = ["CALCULATE", "MAX_EXPRESSIONS", "calculate", "value_of"]
 
 MAX_EXPRESSIONS = 5
 
@@ -37,10 +37,11 @@ def calculate(expressions: list[str], round_to: float | None = None, mode: str =
         raise ToolError(f"bad arguments: expressions takes 1 to {MAX_EXPRESSIONS} entries")
     if round_to is not None and not 0.001 <= round_to <= 1000:
         raise ToolError("bad arguments: round_to must lie between 0.001 and 1000")
-    return {"values": [_value(one, round_to, Rounding(mode)) for one in expressions]}
+    return {"values": [value_of(one, round_to, Rounding(mode)) for one in expressions]}
 
 
-def _value(expression: str, step: float | None, mode: Rounding) -> int | float:
+def value_of(expression: str, step: float | None, mode: Rounding) -> int | float:
+    """The value of one expression, rounded to a multiple of `step` if given. Raises `ToolError`, as `calculate`."""
     try:
         value = evaluate(expression)
     except ValueError as error:

@@ -9,20 +9,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from coevo.chat import ToolCall, ToolSpec
 from coevo.errors import ConfigError, ToolError
 from coevo.records import Grade
+from coevo.tasks.calculator import value_of
 from coevo.tasks.contacts import Contact, Contacts
 from coevo.tasks.family import TaskInstance, World
 from coevo.tasks.grading import NOT_SETTLED, Judgement, weigh
 from coevo.tasks.inquiry import BATCH, Progress
 from coevo.tasks.library import Document, Library
-from coevo.tasks.payroll.arithmetic import Rounding, evaluate, plain_number, round_to
-from coevo.tasks.world import MAX_INTEGER, PlainWorld
+from coevo.tasks.payroll.arithmetic import Rounding
+from coevo.tasks.world import PlainWorld
 
 __all__ = [
     "MAX_NOTE_CHARS",
@@ -180,7 +180,7 @@ class RoundWorld(PlainWorld):
         batch_of(expressions, "expressions")
         if round_to is not None and not 0.001 <= round_to <= 1_000_000:
             raise ToolError("bad arguments: round_to must lie between 0.001 and 1000000")
-        return {"values": [_calculate(one, round_to, Rounding(mode)) for one in expressions]}
+        return {"values": [value_of(one, round_to, Rounding(mode)) for one in expressions]}
 
     def settle(self, item: str, name: str, **arguments: Any) -> dict[str, Any]:
         """Record how an item is settled; can't be taken back. Raises `ToolError` for an unknown item and for a second time."""
@@ -259,14 +259,3 @@ def _problem(expected: ToolCall, settled: Sequence[Any] | None) -> str | None:
 
 def _difference(expected: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
     return next((f"wrong {name}" for name, value in expected.items() if name in given and given[name] != value), None)
-
-
-def _calculate(expression: str, step: float | None, mode: Rounding) -> int | float:
-    try:
-        value = evaluate(expression)
-    except ValueError as error:
-        raise ToolError(f"bad arguments: {error}") from None
-    value = value if step is None else round_to(value, Fraction(str(step)), mode)
-    if abs(value) > MAX_INTEGER:
-        raise ToolError("bad arguments: a value is too large")
-    return plain_number(value)
