@@ -2,31 +2,57 @@
 
 Ray places nothing new on a draining node, and its trainer answers the same signal; what is ours is to give no new work to the processes
 that run there already. The request and the list are not part of Ray's stable interface (2.60): they are used here only.
+
+Ray 2.60 aborts the whole process when it is shut down while a query for the list is in flight, so whoever ends a session does it inside
+`no_query`.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from coevo.errors import CoevoError, InfraError, boundary
 
-__all__ = ["DrainWatch", "draining_nodes", "request_drain"]
+__all__ = ["DrainWatch", "draining_nodes", "no_query", "request_drain"]
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 
+QUERY_S = 90.0
+"""Longest that a query was seen to take, with a margin: about a minute while the cluster's head is lost."""
+
+_asking = threading.Lock()
+
 
 def draining_nodes() -> dict[str, float | None]:
     """Node id (hex) -> Unix time at which it will be gone, None where no time was given. Raises `InfraError` while the head is away."""
+    import ray
+
     held: Any = importlib.import_module("ray._private.state").state
-    with boundary(InfraError, "the cluster's head does not tell which nodes are being drained"):
-        found: dict[str, int] = held.get_draining_nodes()
+    with _asking:
+        if not ray.is_initialized():
+            raise InfraError("no session to ask for draining nodes", fix="ask while a session is open")
+        with boundary(InfraError, "the cluster's head does not tell which nodes are being drained"):
+            found: dict[str, int] = held.get_draining_nodes()
     return {node: deadline_ms / 1000 if deadline_ms else None for node, deadline_ms in found.items()}
+
+
+@contextmanager
+def no_query() -> Iterator[None]:
+    """Let a query in flight end, and begin none inside the block: for ending a session."""
+    alone = _asking.acquire(timeout=QUERY_S)
+    try:
+        yield
+    finally:
+        if alone:
+            _asking.release()
 
 
 def request_drain(node_id: str, *, reason: str, deadline: float | None) -> None:

@@ -26,6 +26,7 @@ from coevo.errors import CoevoError, InfraError, ModelError, StoreError, boundar
 from coevo.identity import content_hash
 from coevo.ports import BlobStore, ModelSource, PutResult, Scorer, StoreSource
 from coevo.records import Adapter
+from coevo.store.patient import PatientStore
 
 __all__ = ["PoolPublisher", "Preparation", "ServedPool"]
 
@@ -79,11 +80,11 @@ class Preparation:
     def done(self) -> bool:
         """Whether an earlier call left everything in place."""
         there = self.model_folder.exists() or self.place != str(self.model_folder)
-        return there and self.store.open().head(self.references_key) is not None
+        return there and PatientStore(self.store.open()).head(self.references_key) is not None
 
     def references(self) -> tuple[list[list[float]], list[list[float]]]:
         """Log-probabilities of the rows under base + adapter and under the base."""
-        held = json.loads(self.store.open().get(self.references_key))
+        held = json.loads(PatientStore(self.store.open()).get(self.references_key))
         return held["new"], held["base"]
 
     def run(self) -> None:
@@ -93,7 +94,7 @@ class Preparation:
             StoreError: The stored files are not the adapter's.
             ModelError: The adapter is unusable.
         """
-        store = self.store.open()
+        store = PatientStore(self.store.open())
         folder = self._fetch(store)
         if self.form is ServingForm.MERGED:
             self.model_folder.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +154,7 @@ class PoolPublisher:
         """
         if len(canary_rows) < self.min_rows:
             raise ModelError("too few rows for the canary", seen=len(canary_rows), fix=f"give {self.min_rows} training rows or more")
-        store = self.store.open()
+        store = PatientStore(self.store.open())
         _claim(store, adapter)
         rows = tuple((tuple(prompt), tuple(completion)) for prompt, completion in canary_rows)
         base, scratch = os.path.abspath(self.base_path), os.path.abspath(self.scratch)  # workers have another current folder

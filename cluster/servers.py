@@ -360,15 +360,18 @@ class ModelPool:
     def _watch_loop(self) -> None:
         while not self._stop.is_set():
             try:
+                draining = self._drains.nodes()  # outside the lock: with a lost head the answer takes a minute
                 with self._changed:
-                    self._round()
+                    if self._stop.is_set():
+                        break
+                    self._round(draining)
                     self._watched_at = time.monotonic()
             except Exception as error:  # noqa: BLE001 - the watch itself must outlive whatever one round meets
                 self._failures.append(ReplicaFailure(self.name, 0, "the watch met an error", root_traceback(error), time.time()))
             self._stop.wait(self._config.heartbeat_s)
 
-    def _round(self) -> None:
-        self._follow_drains()
+    def _round(self, draining: frozenset[str]) -> None:
+        self._follow_drains(draining)
         for slot in self._slots:
             if slot.state is ReplicaState.STARTING:
                 self._check_start(slot)
@@ -380,9 +383,8 @@ class ModelPool:
                 self._begin(down[0])
         self._changed.notify_all()
 
-    def _follow_drains(self) -> None:
+    def _follow_drains(self, draining: frozenset[str]) -> None:
         """Give every replica on a draining node a successor, and end those whose successor serves."""
-        draining = self._drains.nodes()
         for index, slot in enumerate(self._slots):
             if slot.state is ReplicaState.READY and slot.place is not None and slot.place.node in draining:
                 reason = f"the node {slot.place.node[:8]} is being drained"

@@ -29,6 +29,7 @@ from typing import Any
 import ray
 
 import cluster
+from cluster.drain import no_query
 from coevo.config import FROM_ENVIRONMENT
 from coevo.errors import ConfigError, PrerequisiteError
 
@@ -141,7 +142,8 @@ def open_session(config: SessionConfig | None = None) -> Iterator[Session]:
             with _sigterm_exits():
                 yield session
         finally:
-            ray.shutdown()
+            with no_query():
+                ray.shutdown()
             _joined = False
 
 

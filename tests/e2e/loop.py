@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from coevo.records import Attempt, Status
 from coevo.store import LocalSource
 from coevo.store.artifacts import StageManifest
+from tests.e2e.artifacts import artifacts
 
 __all__ = ["CONFIG", "Loop"]
 
@@ -60,6 +62,10 @@ class Loop:
     def keys(self, part: str) -> list[str]:
         store = LocalSource(str(self.store)).open()
         return [info.key for info in store.list(f"{self.name}/{part}")]
+
+    def artifacts(self) -> dict[str, Any]:
+        """See `tests.e2e.artifacts`."""
+        return artifacts(LocalSource(str(self.store)).open(), self.name)
 
     def manifests(self) -> dict[str, StageManifest]:
         store = LocalSource(str(self.store)).open()
