@@ -75,8 +75,8 @@ class WeakConfig(Config):
     """Sequences decoded together by one engine."""
     kv_cache_mib: int = Field(128, gt=0)
     """KV cache of one engine, MiB (CPU engines take this much at start; the engine's own default asks for most of the memory)."""
-    dtype: str = "bfloat16"
-    """Weights and activations of the engine."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """Arithmetic of the engine. `auto` is bfloat16 where the processor multiplies it, else float32 on CPUs and float16 on GPUs."""
     sampling: SamplingConfig = SamplingConfig()
     """Decoding settings; part of every episode's id."""
     recording: str | None = None

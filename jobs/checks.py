@@ -259,9 +259,10 @@ async def _decode(config: RunConfig) -> str:
     )
     try:
         raw = await engine.generate(FolderTokenizer(path).encode("hello"), Sampling(0.0, 1.0, 8), seed=0)
+        dtype = engine.stats().dtype
     finally:
         engine.close()
-    return f"{kind} decoded {len(raw.token_ids)} tokens of {folder_model_id(path)}"
+    return f"{kind} decoded {len(raw.token_ids)} tokens of {folder_model_id(path)} in {dtype}"
 
 
 def _recorded_engine(record: Path = RECORD) -> str:

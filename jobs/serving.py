@@ -113,6 +113,7 @@ class Serving:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._pool: ModelPool | None = None
+        self._told: set[str] = set()
 
     @classmethod
     @contextmanager
@@ -198,6 +199,10 @@ class Serving:
 
     def _show(self, pool: str, stats: PoolStats) -> None:
         context = self._context
+        used = {one.health.stats.dtype for one in stats.replicas if one.health is not None and one.health.ready}
+        for dtype in sorted(used - self._told):
+            context.display.note(f"pool {pool} computes in {dtype}")
+        self._told |= used
         self.metrics.pool(pool, stats)
         self.metrics.bill(context.billing.held(), phase=context.phase, budget_usd=context.config.budget.usd)
 

@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from cluster.engines.precision import AUTO, check_dtype
 from coevo.chat import FinishReason, Sampling
 from coevo.errors import ConfigError
 
@@ -63,7 +64,7 @@ class EngineConfig:
         model_path: Hugging Face folder with config.json, safetensors and tokenizer.json.
         model_id: Immutable id of these weights.
         kind: Inference library.
-        dtype: bfloat16 | float16 | float32.
+        dtype: Of the arithmetic: bfloat16 | float16 | float32 | auto (`cluster.engines.precision`), resolved where the engine runs.
         max_model_len: Prompt plus completion, in tokens.
         max_num_seqs: Requests decoded together.
         kv_cache_bytes: KV cache. None leaves it to the engine's share of the device memory: GPUs only.
@@ -85,7 +86,7 @@ class EngineConfig:
     model_path: str
     model_id: str
     kind: EngineKind = EngineKind.VLLM
-    dtype: str = "bfloat16"
+    dtype: str = AUTO
     max_model_len: int = 2048
     max_num_seqs: int = 32
     kv_cache_bytes: int | None = 128 << 20
@@ -127,6 +128,8 @@ class EngineStats:
     idle_s: float = 0.0
     """Seconds since the engine last made progress (0 while it has nothing to do)."""
     model_ids: tuple[str, ...] = ()
+    dtype: str = ""
+    """What it computes in."""
     extra: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -191,6 +194,7 @@ def check_engine_config(config: EngineConfig) -> None:
         )
     if not any(folder.glob("*.safetensors")):
         raise ConfigError("the model folder has no safetensors weights", seen=config.model_path, fix="save it with safe serialization")
+    check_dtype(config.dtype)
     if not config.model_id:
         raise ConfigError("the engine has no model id", seen=config.model_path, fix="set model_id")
     if min(config.max_model_len, config.max_num_seqs, config.threads, config.tensor_parallel, config.pipeline_parallel) < 1:

@@ -60,6 +60,7 @@ class EngineCore(Protocol):
     """A library's engine, used from one thread only. A `CoevoError` concerns one ticket or call; anything else is the engine's death."""
 
     exclusive_scoring: bool
+    dtype: str
 
     @property
     def busy(self) -> bool: ...
@@ -165,6 +166,7 @@ class ThreadedEngine:
             steps=self._steps,
             idle_s=time.monotonic() - self._progress_at if held else 0.0,
             model_ids=core.model_ids(),
+            dtype=core.dtype,
         )
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cluster.engines.family import EngineConfig, RawCompletion, stop_token_ids_of
+from cluster.engines.precision import compute_dtype
 from cluster.engines.threaded import GenerateWork, Result, ScoreWork, ThreadedEngine
 from cluster.engines.weights import KnownWeights
 from coevo.chat import FinishReason, Sampling
@@ -69,6 +70,7 @@ class TransformersCore:
         torch.set_num_threads(config.threads)
         self._config = config
         self._device = torch.device(_device(config.device))
+        self.dtype = compute_dtype(config.dtype, device=self._device.type)
         self._stop = frozenset(config.stop_token_ids or stop_token_ids_of(config.model_path))
         self._known = KnownWeights()
         self._waiting: deque[_Row] = deque()
@@ -124,7 +126,7 @@ class TransformersCore:
         from transformers import AutoModelForCausalLM
 
         self._known.claim(model_id, folder)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, self._config.dtype), local_files_only=True)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, self.dtype), local_files_only=True)
         self._model = model.to(self._device).eval()
         self._model_id = model_id
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.engines.family import EngineConfig, RawCompletion, ServingForm, stop_token_ids_of
+from cluster.engines.precision import compute_dtype
 from cluster.engines.threaded import GenerateWork, Result, ScoreWork, ThreadedEngine
 from cluster.engines.weights import KnownWeights
 from coevo.chat import FinishReason
@@ -44,11 +45,11 @@ def open_vllm(config: EngineConfig) -> ThreadedEngine:
     return ThreadedEngine(lambda: VllmCore(config), name=f"vllm:{config.model_id}")
 
 
-def engine_arguments(config: EngineConfig, *, on_cpu: bool) -> dict[str, Any]:
-    """`EngineConfig` in vLLM's words; on a CPU with what keeps its engine alive there."""
+def engine_arguments(config: EngineConfig, *, on_cpu: bool, dtype: str) -> dict[str, Any]:
+    """`EngineConfig` in vLLM's words, its dtype resolved; on a CPU with what keeps its engine alive there."""
     arguments: dict[str, Any] = {
         "model": config.model_path,
-        "dtype": config.dtype,
+        "dtype": dtype,
         "skip_tokenizer_init": True,
         "enforce_eager": config.enforce_eager,
         "max_model_len": config.max_model_len,
@@ -107,6 +108,7 @@ class VllmCore:
         torch.set_num_threads(config.threads)
         self._on_cpu = bool(current_platform.is_cpu())
         self._config = config
+        self.dtype = compute_dtype(config.dtype, device="cpu" if self._on_cpu else "cuda")
         self._stop = list(config.stop_token_ids or stop_token_ids_of(config.model_path))
         self._known = KnownWeights()
         self._known.claim(config.model_id, config.model_path)
@@ -119,7 +121,7 @@ class VllmCore:
         self.exclusive_scoring = config.serving_form is ServingForm.LORA
         if self._on_cpu:
             _ask_for_amx()
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**engine_arguments(config, on_cpu=self._on_cpu)))
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**engine_arguments(config, on_cpu=self._on_cpu, dtype=self.dtype)))
 
     @property
     def busy(self) -> bool:

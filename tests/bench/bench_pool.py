@@ -93,9 +93,10 @@ def library_side(config: EngineConfig) -> Callable[[list[tuple[int, ...]], Sampl
     """vLLM alone, with the same arguments."""
     from vllm import LLM, SamplingParams
 
+    from cluster.engines.precision import compute_dtype
     from cluster.engines.vllm import engine_arguments
 
-    llm: Any = LLM(**engine_arguments(config, on_cpu=True))
+    llm: Any = LLM(**engine_arguments(config, on_cpu=True, dtype=compute_dtype(config.dtype, device="cpu")))
 
     def run(rows: list[tuple[int, ...]], sampling: Sampling, salt: int) -> int:
         params = SamplingParams(

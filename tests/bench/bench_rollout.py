@@ -113,12 +113,13 @@ def main() -> None:
     os.environ.update(QUIET_ENVIRONMENT)
     from vllm import LLM
 
+    from cluster.engines.precision import compute_dtype
     from cluster.engines.vllm import engine_arguments
 
     config = EngineConfig(
         str(mini_path()), folder_model_id(str(mini_path())), max_model_len=1024, max_num_seqs=48, kv_cache_bytes=192 << 20
     )
-    llm: Any = LLM(**engine_arguments(config, on_cpu=True))
+    llm: Any = LLM(**engine_arguments(config, on_cpu=True, dtype=compute_dtype(config.dtype, device="cpu")))
     family = load_family("payroll")
     bundle = HarnessBundle.load(family.base_harness(Size.MINI))
     sides: list[tuple[Side, Side]] = []

@@ -27,6 +27,7 @@ class CountingCore:
     """Counts `max_tokens` steps down per request; prompt (13,) breaks the core, (7,) is refused, (0,) never ends."""
 
     exclusive_scoring = True
+    dtype = "float32"
 
     def __init__(self) -> None:
         self.left: dict[int, int] = {}
