@@ -77,6 +77,27 @@ def test_a_run_in_a_bucket_equals_one_in_a_folder(recorded: Loop, seaweed: Seawe
     assert "evaluate" in status.stdout + status.stderr
 
 
+def test_a_whole_run_through_a_store_that_fails(recorded: Loop, seaweed: SeaweedServer, tmp_path: Path) -> None:
+    """R4, R9: every fifth request fails for 60 s, and twice the store is away for 6 s; the run ends complete, with the same artifacts."""
+    with FaultProxy("127.0.0.1", seaweed.port) as proxy:
+        source = seaweed.source(endpoint=proxy.endpoint)
+        bucket = BucketRun(source, tmp_path, recorded.recording)
+        store = replace(source, endpoint=seaweed.endpoint).open()
+        failing = FaultPhase(kinds=tuple(NetworkFault), rate=0.2, stop_s=60.0)
+        away = [FaultPhase(kinds=OUTAGE, start_s=start_s, stop_s=start_s + 6.0) for start_s in (25.0, 45.0)]
+        proxy.schedule([*away, failing])
+        done = bucket.run("run", "rollout.outage_patience_s=120")
+        assert done.returncode == 0, done.stderr[-3000:]
+        counts = dict(proxy.counts)
+    failed = sum(counts.values()) - counts["requests"]
+    print(f"{failed} faults: {counts}")
+    assert failed > 50
+    assert " owed: " not in done.stdout + done.stderr
+    assert differing(made_without_engines(recorded.artifacts()), made_without_engines(artifacts(store, RUN))) == []
+    assert set(outcomes(store).values()) == {1}
+    assert verify_run(store, RUN).sound
+
+
 def test_a_permanent_outage_lists_what_is_owed_and_exits_with_3(recorded: Loop, seaweed: SeaweedServer, tmp_path: Path) -> None:
     """I1, R4, R9: the store goes away in mid-stage; when it is back the same command finishes, and nothing was played twice."""
     with FaultProxy("127.0.0.1", seaweed.port) as proxy:
