@@ -59,6 +59,7 @@ def test_a_run_in_a_bucket_equals_one_in_a_folder(recorded: Loop, seaweed: Seawe
     store = bucket.source.open()
     done = bucket.run("run")
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "training correction" in done.stderr
     assert f"report: s3://{bucket.source.bucket}/{bucket.source.prefix}/{RUN}/report/" in done.stdout
     there = artifacts(store, RUN)
     print(f"{len(there)} artifacts compared")
@@ -71,7 +72,7 @@ def test_a_run_in_a_bucket_equals_one_in_a_folder(recorded: Loop, seaweed: Seawe
     assert verify_run(store, RUN).sound
     again = bucket.run("run")
     assert again.returncode == 0, again.stderr[-3000:]
-    assert "training" not in again.stderr
+    assert "training correction" not in again.stderr
     assert differing(artifacts(store, RUN), there) == []
     status = bucket.run("status")
     assert "evaluate" in status.stdout + status.stderr
