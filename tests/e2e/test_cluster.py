@@ -59,7 +59,7 @@ def submission(nodes: LocalNodes, settings: Sequence[str], *flags: str) -> list[
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str], *, limit_s: float = 600.0) -> None:
     ends = time.monotonic() + limit_s
     while not condition():
-        assert process.poll() is None, process.communicate()[1][-3000:]
+        assert process.poll() is None, "\n".join(part[-3000:] for part in process.communicate())
         assert time.monotonic() < ends, "the awaited moment never came"
         time.sleep(0.1)
 
