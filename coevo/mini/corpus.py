@@ -3,7 +3,7 @@
 Every demonstration is an `Episode` on the pretraining stream, so what the model is trained to read is token for token what it will be
 shown. With a trimmed context a row is one window as the model would see it. The mixture follows what made a miniature learn
 (EXPERIMENTS.md): a third under the base harness, a fifth on request plan-first with full history, the rest under random harnesses; one row
-in five is copying practice.
+in five is copying practice. Families take turns, so that every part of a corpus holds them all.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from coevo.mini.harnesses import DemoHarness, base_demo, random_demo
 from coevo.ports import Tokenizer
 from coevo.records import Episode
 from coevo.tasks.family import Size, Stream, TaskFamily
+from coevo.tasks.miniature import Miniature, spec_of
 
 __all__ = ["CorpusPlan", "Row", "build_corpus", "pack"]
 
@@ -56,24 +57,26 @@ class CorpusPlan:
 
 
 def build_corpus(
-    plan: CorpusPlan, *, family: TaskFamily, tokenizer: Tokenizer, sandboxes: SandboxPool, seed: int, first: int = 0
+    plan: CorpusPlan, *, families: Sequence[TaskFamily], tokenizer: Tokenizer, sandboxes: SandboxPool, seed: int, first: int = 0
 ) -> list[Row]:
     """Rows of demonstrations `first` .. `first + plan.episodes`, with their share of copying rows.
 
     Args:
         plan: Mixture and size.
-        family: The task family.
+        families: Their miniatures take turns: demonstration n is of family n modulo their number.
         tokenizer: The embedded tokenizer.
         sandboxes: For the random harnesses' components.
         seed: Corpus seed.
         first: Offset of the instance seeds, so that processes share the work.
     """
     rows: list[Row] = []
+    specs = [spec_of(family) for family in families]
     for number in range(first, first + plan.episodes):
-        random = Random(derive_seed("corpus", seed, number))
-        rows += [row for row in _demonstration(plan, family, tokenizer, sandboxes, random, number) if len(row[0]) <= plan.max_tokens]
+        random, place = Random(derive_seed("corpus", seed, number)), number % len(families)
+        played = _demonstration(plan, families[place], tokenizer, sandboxes, random, number)
+        rows += [row for row in played if len(row[0]) <= plan.max_tokens]
         if random.random() < plan.copy_share / (1 - plan.copy_share):
-            rows.append(_copying(random, tokenizer))
+            rows.append(_copying(specs[place], random, tokenizer))
     return rows
 
 
@@ -90,7 +93,7 @@ def pack(rows: Sequence[Row]) -> dict[str, npt.NDArray[np.generic]]:
 def _demonstration(
     plan: CorpusPlan, family: TaskFamily, tokenizer: Tokenizer, sandboxes: SandboxPool, random: Random, number: int
 ) -> Iterator[Row]:
-    harness = _harness(plan, random)
+    harness = _harness(plan, family, random)
     model = Demonstrator(harness, family, habits=plan.habits, seed=random.getrandbits(60))
     agent = Agent(model, harness.bundle, MiniFormat(), tokenizer, 100_000, Sampling(0.0, 1.0, 96))
     instance = family.instance(Stream.PRETRAIN, number, Size.MINI, diversity=plan.diversity)
@@ -102,11 +105,11 @@ def _demonstration(
         yield _row(episode, turn, kept, tokenizer)
 
 
-def _harness(plan: CorpusPlan, random: Random) -> DemoHarness:
+def _harness(plan: CorpusPlan, family: TaskFamily, random: Random) -> DemoHarness:
     draw = random.random()
     if draw < plan.plan_share:
-        return base_demo(plan_first=True) if random.random() < 0.6 else random_demo(random, plan_first=True)
-    return base_demo() if draw < plan.plan_share + plan.base_share else random_demo(random)
+        return base_demo(family, plan_first=True) if random.random() < 0.6 else random_demo(family, random, plan_first=True)
+    return base_demo(family) if draw < plan.plan_share + plan.base_share else random_demo(family, random)
 
 
 def _windows(episode: Episode, keep: int | None, random: Random) -> list[tuple[int, int]]:
@@ -136,20 +139,28 @@ def _row(episode: Episode, turn: int, kept: int, tokenizer: Tokenizer) -> Row:
     return ids, mask
 
 
-def _copying(random: Random, tokenizer: Tokenizer) -> Row:
-    """A list of ids, some with amounts, then again from the start or from an entry on: loss on what the list determines."""
-    entries = [
-        f" E{random.randint(100, 999)}" + (f" {random.randint(100, 531)}" if random.random() < 0.5 else "")
-        for _ in range(random.randint(2, 5))
-    ]
-    ids = tokenizer.encode("<|tool|> list" + "".join(entries))
+def _copying(spec: Miniature, random: Random, tokenizer: Tokenizer) -> Row:
+    """A list of the family's ids, some with values, then again from the start or from an entry on: loss on what the list determines."""
+    entries = [(_id(spec, random), _value(random)) for _ in range(random.randint(2, 5))]
+    ids = tokenizer.encode("<|tool|> list" + "".join(id + value for id, value in entries))
     mask = [0] * len(ids)
     for _ in range(3):
         opening = tokenizer.encode(f"{END}{ASSISTANT}" + random.choice((" notes", " step", " note", CALL)))
         ids, mask = ids + opening, mask + [0] * len(opening)
         first = 0 if random.random() < 0.6 else random.randrange(len(entries))
-        for place, entry in enumerate(entries[first:]):
-            tokens = tokenizer.encode(entry)
-            ids += tokens
-            mask += [1] * len(tokens) if place or not first else [0] * 4 + [1] * (len(tokens) - 4)
+        for place, (id, value) in enumerate(entries[first:]):
+            named, valued = tokenizer.encode(id), tokenizer.encode(value)
+            free = bool(first) and not place
+            ids += named + valued
+            mask += [int(not free)] * len(named) + [1] * len(valued)
     return ids, mask
+
+
+def _id(spec: Miniature, random: Random) -> str:
+    """An item's id, or in one of six a queue's."""
+    queue, item = spec.letters
+    return f" {queue}{random.randint(10, 99)}" if random.random() < 1 / 6 else f" {item}{random.randint(100, 999)}"
+
+
+def _value(random: Random) -> str:
+    return f" {random.randint(100, 999)}" if random.random() < 0.5 else ""

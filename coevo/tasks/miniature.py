@@ -27,11 +27,11 @@ from coevo.chat import ToolCall, ToolSpec
 from coevo.errors import ConfigError, ToolError, nearest
 from coevo.identity import derive_seed
 from coevo.records import Grade
-from coevo.tasks.family import Conduct, TaskInstance, World
+from coevo.tasks.family import Conduct, Size, Stream, TaskFamily, TaskInstance, World
 from coevo.tasks.grading import NOT_SETTLED, grade_settlements
 from coevo.tasks.world import MAX_INTEGER, TERMINAL_TOOL, PlainWorld, Toolbox
 
-__all__ = ["Item", "MiniFacts", "MiniTemplate", "MiniWorld", "Miniature", "Number", "Tool", "facts", "open_miniature"]
+__all__ = ["Item", "MiniFacts", "MiniTemplate", "MiniWorld", "Miniature", "Number", "Tool", "facts", "open_miniature", "spec_of"]
 
 _DRAWS = 200
 
@@ -293,6 +293,11 @@ def facts(world: World) -> MiniFacts:
     if not isinstance(world, MiniWorld):
         raise ConfigError("only a mini world has mini facts", seen=type(world).__name__, fix="open an instance of size mini")
     return world.reveal()
+
+
+def spec_of(family: TaskFamily) -> Miniature:
+    """The miniature that a family's size `mini` is. Raises `ConfigError` where that size has a mechanism of its own."""
+    return facts(family.open(family.instance(Stream.PRETRAIN, 0, Size.MINI))).spec
 
 
 def open_miniature(kind: type[MiniWorld], instance: TaskInstance) -> MiniWorld:

@@ -94,7 +94,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     save_tokenizer(root / "tokenizer")
     store = LocalSource(str(root / "store"))
     agent = AgentSource(
-        "payroll", ClerkSource(hand_made()), hand_made().bundle, "mini", str(root / "tokenizer"), 4096, Sampling(0.7, 1.0, 96)
+        "payroll", ClerkSource(hand_made(FAMILY)), hand_made(FAMILY).bundle, "mini", str(root / "tokenizer"), 4096, Sampling(0.7, 1.0, 96)
     )
     items = draw_items(FAMILY, Stream.SEARCH, Size.MINI, range(16), diversity=3)
     assert not LocalExecutor(LOCAL).map(RolloutStage(agent, store, "run"), items).owed
@@ -345,7 +345,7 @@ def test_too_long_a_context_is_a_rejected_answer(bench: Bench, server: HTTPServe
 
 
 def player(bench: Bench, source: OpenAISource) -> AgentSource:
-    return replace(bench.agent, model=ExpertPlayerSource(LLMRecipe(source, price=PRICE), "mini"), bundle=base_demo().bundle)
+    return replace(bench.agent, model=ExpertPlayerSource(LLMRecipe(source, price=PRICE), "mini"), bundle=base_demo(FAMILY).bundle)
 
 
 def test_an_expert_plays_whole_episodes(bench: Bench, server: HTTPServer, tmp_path: Path) -> None:

@@ -119,7 +119,8 @@ def failed_episode(server: Server) -> tuple[Episode, Agent]:
     """A weak agent that finishes at once and fails."""
     syntax = chat_format("hermes")
     text = syntax.render_turn("Done.", ToolCall("finish", {}), ())
-    agent = Agent(ScriptedModel([text] * 30), base_demo().bundle, syntax, FolderTokenizer(server.folder), 100_000, Sampling(0.0, 1.0, 200))
+    tokenizer, harness = FolderTokenizer(server.folder), base_demo(FAMILY).bundle
+    agent = Agent(ScriptedModel([text] * 30), harness, syntax, tokenizer, 100_000, Sampling(0.0, 1.0, 200))
     instance = FAMILY.instance(Stream.SEARCH, 5, Size.MINI, diversity=1)
     return asyncio.run(play(instance, family=FAMILY, agent=agent, sandboxes=shared_pool())), agent
 

@@ -15,9 +15,12 @@ from typer.testing import Result as Outcome
 
 from coevo.config import RunConfig
 from coevo.mini.harnesses import base_demo, hand_made
+from coevo.tasks import load_family
 from jobs.cli import build_app
 from jobs.context import RunContext, StageResult
 from jobs.display import Display
+
+FAMILY = load_family("payroll")
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def test_good_input_opens_the_run(place: Place) -> None:
 
 def test_a_good_harness_folder_opens_the_run(place: Place, tmp_path: Path) -> None:
     """The control of the broken folders below."""
-    folder = harness_folder(tmp_path / "harness", hand_made().bundle.files())
+    folder = harness_folder(tmp_path / "harness", hand_made(FAMILY).bundle.files())
     assert call(place, f"evolve.harness={folder}").exit_code == 0
 
 
@@ -120,7 +123,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(place: Place, setting: str,
 )  # fmt: skip
 def test_a_broken_harness_folder_is_refused(place: Place, tmp_path: Path, name: str, text: str, said: tuple[str, ...]) -> None:
     """A hook or tool that can't run, an unknown tool, a wrong value: the file is named before anything is written (R15, I9)."""
-    folder = harness_folder(tmp_path / "harness", hand_made().bundle.files() | {name: text})
+    folder = harness_folder(tmp_path / "harness", hand_made(FAMILY).bundle.files() | {name: text})
     refused(call(place, f"evolve.harness={folder}"), *said)
     assert place.files() == {}
 
@@ -142,7 +145,7 @@ def test_where_a_run_runs_may_change(place: Place) -> None:
 def test_a_harness_of_another_place_is_another_config(place: Place, tmp_path: Path) -> None:
     """A name that was opened with the family's harness is not reopened with a folder."""
     assert call(place).exit_code == 0
-    folder = harness_folder(tmp_path / "harness", base_demo().bundle.files())
+    folder = harness_folder(tmp_path / "harness", base_demo(FAMILY).bundle.files())
     before = place.files()
     refused(call(place, f"evolve.harness={folder}"), "evolve.harness")
     assert place.files() == before

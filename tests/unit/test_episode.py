@@ -75,7 +75,7 @@ class Fixed:
         return
 
 
-@pytest.mark.parametrize("harness", [base_demo(), hand_made()], ids=["base", "hand_made"])
+@pytest.mark.parametrize("harness", [base_demo(FAMILY), hand_made(FAMILY)], ids=["base", "hand_made"])
 def test_equal_inputs_give_equal_bytes(harness: DemoHarness, tokenizer: FolderTokenizer) -> None:
     """Promise 1 (I4)."""
     for number in range(5):
@@ -87,7 +87,7 @@ def test_equal_inputs_give_equal_bytes(harness: DemoHarness, tokenizer: FolderTo
 
 def test_append_only_prompts_extend_the_sampled_ids(tokenizer: FolderTokenizer) -> None:
     """Promise 2: under the base harness every prompt starts with the previous prompt and completion."""
-    episode = played(clerk(base_demo(), tokenizer), 3)
+    episode = played(clerk(base_demo(FAMILY), tokenizer), 3)
     for number in range(1, len(episode.turns)):
         before = episode.prompt_token_ids(number - 1) + episode.turns[number - 1].completion_token_ids
         assert episode.prompt_token_ids(number)[: len(before)] == before
@@ -96,7 +96,7 @@ def test_append_only_prompts_extend_the_sampled_ids(tokenizer: FolderTokenizer) 
 
 def test_trimmed_prompts_are_what_the_view_renders(tokenizer: FolderTokenizer) -> None:
     """Promise 2: with three kept turns the rebuilt ids decode to head, kept turns and the opened turn."""
-    episode = played(clerk(hand_made(), tokenizer), 3)
+    episode = played(clerk(hand_made(FAMILY), tokenizer), 3)
     turn = episode.turns[-1]
     assert turn.context_edited
     text = tokenizer.decode(episode.prompt_token_ids(len(episode.turns) - 1))
@@ -105,7 +105,7 @@ def test_trimmed_prompts_are_what_the_view_renders(tokenizer: FolderTokenizer) -
     assert text.endswith("<|assistant|>")
 
 
-@pytest.mark.parametrize("harness", [base_demo(), hand_made()], ids=["base", "hand_made"])
+@pytest.mark.parametrize("harness", [base_demo(FAMILY), hand_made(FAMILY)], ids=["base", "hand_made"])
 def test_a_branch_stands_where_the_original_stood(harness: DemoHarness, tokenizer: FolderTokenizer) -> None:
     """Promise 3: all turns forced, nothing sampled: same prompts, same messages, same world."""
     for number in range(6):
@@ -131,7 +131,7 @@ def test_a_branch_stands_where_the_original_stood(harness: DemoHarness, tokenize
 )
 def test_limits_end_in_their_own_status(text: str, status: Status, tokenizer: FolderTokenizer) -> None:
     """Promise 4: every one of them is graded, and none succeeds."""
-    episode = played(replace(clerk(base_demo(), tokenizer), model=Fixed(text)), 0)
+    episode = played(replace(clerk(base_demo(FAMILY), tokenizer), model=Fixed(text)), 0)
     assert episode.status is status
     assert episode.grade is not None
     assert not episode.success
@@ -139,7 +139,7 @@ def test_limits_end_in_their_own_status(text: str, status: Status, tokenizer: Fo
 
 def test_a_full_context_ends_the_episode(tokenizer: FolderTokenizer) -> None:
     """Promise 4: the prompt that does not fit is not sent."""
-    episode = played(clerk(base_demo(), tokenizer, max_model_len=220), 0)
+    episode = played(clerk(base_demo(FAMILY), tokenizer, max_model_len=220), 0)
     assert episode.status is Status.CONTEXT_OVERFLOW
     assert episode.grade is not None
     assert all(len(episode.prompt_token_ids(number)) + 96 <= 220 for number in range(len(episode.turns)))
@@ -147,7 +147,7 @@ def test_a_full_context_ends_the_episode(tokenizer: FolderTokenizer) -> None:
 
 def test_backend_trouble_is_not_graded(tokenizer: FolderTokenizer) -> None:
     """Promise 5: the record says what went wrong at its root."""
-    episode = played(replace(clerk(base_demo(), tokenizer), model=Broken()), 0)
+    episode = played(replace(clerk(base_demo(FAMILY), tokenizer), model=Broken()), 0)
     assert episode.status is Status.INFRA_ERROR
     assert episode.grade is None
     assert "connection refused" in episode.error

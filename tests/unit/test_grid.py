@@ -65,8 +65,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
         assert not report.owed
         return Cell(name, source, "base")
 
-    base = cell("base/h0", base_demo(), ITEMS)
-    return Bench(EpisodeStore(store.open(), "run"), base, cell("base/h*", hand_made(), ITEMS[:-OWED]))
+    base = cell("base/h0", base_demo(FAMILY), ITEMS)
+    return Bench(EpisodeStore(store.open(), "run"), base, cell("base/h*", hand_made(FAMILY), ITEMS[:-OWED]))
 
 
 def seeded(one: Measurement, name: str, seed: int, success: dict[str, tuple[int, ...]]) -> Measurement:

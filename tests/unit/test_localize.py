@@ -75,8 +75,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     root: Path = tmp_path_factory.mktemp("bench")
     save_tokenizer(root / "tokenizer")
     store = LocalSource(str(root / "store"))
-    bundle = hand_made().bundle
-    agent = AgentSource("payroll", ClerkSource(hand_made()), bundle, "mini", str(root / "tokenizer"), 4096, Sampling(0.7, 1.0, 96))
+    bundle = hand_made(FAMILY).bundle
+    agent = AgentSource("payroll", ClerkSource(hand_made(FAMILY)), bundle, "mini", str(root / "tokenizer"), 4096, Sampling(0.7, 1.0, 96))
     items = draw_items(FAMILY, Stream.SEARCH, Size.MINI, range(24), diversity=3)
     report = LocalExecutor(LOCAL).map(RolloutStage(agent, store, "run"), items)
     assert not report.owed
@@ -138,13 +138,13 @@ def test_replay_finds_the_turn_that_went_wrong(bench: Bench) -> None:
 def test_a_lost_episode_is_unlocalizable(bench: Bench) -> None:
     """Promise 3: after a wrong settlement no later turn can be blamed: the expert has nothing to offer there."""
     episode = next(episode for episode in bench.failed if wrong_turn(episode) not in (None, len(episode.turns) - 1))
-    expert = ReferenceExpert(FAMILY, hand_made().bundle, FORMAT, shared_pool())
+    expert = ReferenceExpert(FAMILY, hand_made(FAMILY).bundle, FORMAT, shared_pool())
     assert asyncio.run(expert.rewrite(episode, len(episode.turns) - 1, n=2)).rewrites == ()
 
 
 def test_rewrites_speak_the_weak_models_format(bench: Bench) -> None:
     """Promise 4."""
-    expert = ReferenceExpert(FAMILY, hand_made().bundle, FORMAT, shared_pool())
+    expert = ReferenceExpert(FAMILY, hand_made(FAMILY).bundle, FORMAT, shared_pool())
     agent = bench.agent.open()
     for episode in bench.failed[:6]:
         for suspect in suspects(episode, limit=2):
@@ -207,7 +207,7 @@ def test_rows_train_exactly_the_rewritten_turn(bench: Bench) -> None:
 
 def test_imitation_rows_are_the_experts_turns(bench: Bench) -> None:
     """Promise 5 for the imitation arm, and arms are cut to equal rows."""
-    bundle = hand_made().bundle
+    bundle = hand_made(FAMILY).bundle
     source = ReferenceSource("payroll", Style.PLAN_FIRST, bundle, "mini")
     agent = AgentSource("payroll", source, bundle, "mini", bench.agent.tokenizer_path, 4096, Sampling(0.7, 1.0, 96))
     items = draw_items(FAMILY, Stream.SEARCH, Size.MINI, range(6), diversity=3)

@@ -42,7 +42,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FolderTokenizer:
 
 def renamed() -> HarnessBundle:
     """The base harness with two tools under other names."""
-    files = base_demo().bundle.files()
+    files = base_demo(FAMILY).bundle.files()
     lines = [
         f"- {{tool: {name}, as: {RENAMED[name]}}}" if name in RENAMED else f"- {{tool: {name}}}"
         for name in ("list_employees", "get_record", "calc", "submit_pay", "escalate", "finish")
@@ -65,7 +65,7 @@ def played(bundle: HarnessBundle, style: Style, tokenizer: FolderTokenizer, coun
 @pytest.mark.parametrize("harness", ["base", "hand_made"])
 def test_it_solves_every_instance(harness: str, style: Style, tokenizer: FolderTokenizer) -> None:
     """Promises 1 and 2: under the hand-made harness the record and the sum are reachable through the composite alone."""
-    bundle = (base_demo() if harness == "base" else hand_made()).bundle
+    bundle = (base_demo(FAMILY) if harness == "base" else hand_made(FAMILY)).bundle
     episodes = played(bundle, style, tokenizer, len(INSTANCES))
     assert [episode.error for episode in episodes] == [""] * len(INSTANCES)
     assert all(episode.status is Status.COMPLETED and episode.success for episode in episodes)
@@ -82,7 +82,7 @@ def test_it_solves_every_instance(harness: str, style: Style, tokenizer: FolderT
 
 def test_a_composite_is_taken_although_the_plain_tools_are_shown(tokenizer: FolderTokenizer) -> None:
     """Promise 2: one call for two planned ones."""
-    made = hand_made().bundle
+    made = hand_made(FAMILY).bundle
     tools = made.files()["tools.yaml"] + "- tool: get_record\n- tool: calc\n"
     bundle = HarnessBundle.from_files(made.files() | {"tools.yaml": tools})
     for episode in played(bundle, Style.REACTIVE, tokenizer, 6):
@@ -96,7 +96,7 @@ def test_a_composite_that_covers_nothing_is_left_alone(tokenizer: FolderTokenize
         'def probe(employee: str) -> dict:\n    """check an employee"""\n'
         '    record = get_record(employee=employee)\n    return {"employee": record["employee"], "ok": True}\n'
     )
-    base = base_demo().bundle
+    base = base_demo(FAMILY).bundle
     tools = base.files()["tools.yaml"] + "- composite: probe\n"
     bundle = HarnessBundle.from_files(base.files() | {"tools.yaml": tools, "tools/probe.py": probe})
     for episode in played(bundle, Style.REACTIVE, tokenizer, 6):
@@ -116,17 +116,17 @@ def test_renamed_tools_are_called_by_their_shown_name(style: Style, tokenizer: F
 
 def test_the_source_is_picklable_and_names_its_model() -> None:
     """Promise 4."""
-    source = ReferenceSource("payroll", Style.PLAN_FIRST, hand_made().bundle, "mini")
+    source = ReferenceSource("payroll", Style.PLAN_FIRST, hand_made(FAMILY).bundle, "mini")
     again = pickle.loads(pickle.dumps(source))
     assert again == source
     assert again.open().model_id == source.model_id
     assert source.model_id.startswith("reference:payroll/")
-    assert ReferenceSource("payroll", Style.REACTIVE, hand_made().bundle, "mini").model_id != source.model_id
+    assert ReferenceSource("payroll", Style.REACTIVE, hand_made(FAMILY).bundle, "mini").model_id != source.model_id
 
 
 def test_it_plays_only_inside_episodes() -> None:
     """A request without the replayable position is refused with the way out."""
-    model = ReferenceModel(FAMILY, Style.REACTIVE, base_demo().bundle, MiniFormat(), shared_pool())
+    model = ReferenceModel(FAMILY, Style.REACTIVE, base_demo(FAMILY).bundle, MiniFormat(), shared_pool())
     request = ModelRequest((Message(Role.USER, "hello"),), (), Sampling(), session="s", seed=0, model_id=model.model_id)
     with pytest.raises(ModelError, match="only inside episodes"):
         asyncio.run(model.complete(request))

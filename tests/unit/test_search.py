@@ -32,7 +32,7 @@ from coevo.tasks import load_family
 from coevo.tasks.family import Size, Stream, TaskInstance
 
 FAMILY = load_family("payroll")
-BASE = base_demo().bundle
+BASE = base_demo(FAMILY).bundle
 SAMPLING = Sampling(0.7, 1.0, 96)
 USAGE = UsageRecord(prompt_tokens=400, completion_tokens=60)
 
