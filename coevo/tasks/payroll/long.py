@@ -212,6 +212,7 @@ def _shelf(random: Random, rules: WideRules, month: str, *, draft: bool) -> tupl
     for _ in range(_DISTRACTORS):
         title = f"{random.choice(_SUBJECTS)}, {random.choice(_PLACES)}"
         text = "\n\n".join(paragraphs(random, random.randint(8, 14)))
-        shelf.append(Document(next(numbers), title, text, tuple({*title.lower().replace(",", "").split(), "policy", "rules"})))
+        keywords = tuple(dict.fromkeys([*title.lower().replace(",", "").split(), "policy", "rules"]))
+        shelf.append(Document(next(numbers), title, text, keywords))
     random.shuffle(shelf)
     return tuple(shelf)
