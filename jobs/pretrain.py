@@ -96,12 +96,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=2, help="processes that build the corpus")
     parser.add_argument("--shape", type=int, nargs=4, default=(128, 4, 4, 384), metavar=("HIDDEN", "LAYERS", "HEADS", "INTERMEDIATE"))
     parser.add_argument("--positions", type=int, default=1024, help="context of the model in tokens")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "bfloat16", "float32"), help="arithmetic of training")
     parser.add_argument("--teacher", action="store_true", help="print the demonstrator's own success and stop")
     parser.add_argument("--ship", type=Path, help="also copy the shipped files here, when the gates hold")
     return parser
 
 
 def _train(chosen: argparse.Namespace, families: tuple[str, ...]) -> None:
+    from cluster.engines.precision import compute_dtype
     from cluster.pretrain import PretrainConfig, pretrain
     from cluster.tokenrows import TokenRows
 
@@ -119,6 +121,7 @@ def _train(chosen: argparse.Namespace, families: tuple[str, ...]) -> None:
         heads=heads,
         intermediate=intermediate,
         positions=chosen.positions,
+        dtype=compute_dtype(chosen.dtype, device="cpu"),
     )
     rows = TokenRows.concatenate([TokenRows.load(path) for path in parts])
     print(f"corpus: {len(rows)} rows, {len(rows.ids)} tokens, {rows.target_tokens} targets", flush=True)

@@ -45,6 +45,7 @@ from coevo.records import Episode
 from coevo.tasks import FAMILIES, load_family
 from coevo.tasks.family import Size, Stream, TaskFamily, TaskInstance, World
 from coevo.tasks.miniature import facts, spec_of
+from jobs.pretrain import chosen_families, measure_teacher
 
 FAMILY = load_family("payroll")
 WORDS_OF_ALL = word_list(Vocabulary.FAMILIES)
@@ -365,6 +366,22 @@ def test_the_teacher_is_measured_as_a_model_would_be(tokenizer: FolderTokenizer)
     assert moved.skip_compute < 0.25
     assert moved.early == pytest.approx(1 - moved.skip_compute)
     assert moved.first_code == pytest.approx(0.5)
+
+
+def test_the_job_takes_all_families_or_names() -> None:
+    """Promise 7: an unknown name is refused with the nearest one."""
+    assert chosen_families("all") == tuple(FAMILIES)
+    assert chosen_families("stock,payroll") == ("stock", "payroll")
+    with pytest.raises(ConfigError, match="did you mean 'stock'"):
+        chosen_families("stocks")
+
+
+def test_the_job_prints_the_teachers_record(tmp_path: Path) -> None:
+    """Promise 7: one entry per family, of the record that a model gets."""
+    record = measure_teacher(tmp_path, ("payroll", "website"), instances=4)
+    assert set(record) == {"families", "mean_gap", "failures"}
+    assert list(record["families"]) == ["payroll", "website"]
+    assert {rates["instances"] for rates in record["families"].values()} == {4}
 
 
 def test_packed_rows_are_the_rows(tokenizer: FolderTokenizer) -> None:
