@@ -20,7 +20,8 @@ import yaml
 
 from coevo.errors import ConfigError, nearest
 from coevo.harness.context import ContextPolicy
-from coevo.harness.source import Component, ComponentKind, compile_component, link
+from coevo.harness.source import Component, ComponentKind, check_name, compile_component, link
+from coevo.harness.text import check_text
 from coevo.harness.tools import FINISH, ToolEntry, composite_spec
 from coevo.harness.yamlfile import YamlFile
 from coevo.identity import content_hash
@@ -31,6 +32,11 @@ SCHEMA = 1
 _SLOT = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SLOTS = ("family",)
 _MAX_PROMPT_CHARS = 60_000
+_MAX_SKILL_CHARS = 8000
+_MAX_TRIGGER_CHARS = 200
+_MAX_DESCRIPTION_CHARS = 2000
+_MAX_COMPONENTS = 64
+_SHOWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _FIXED_FILES = ("harness.yaml", "prompt/system.md", "tools.yaml", "context.yaml")
 _FOLDERS = {"tools": ".py", "hooks": ".py", "skills": ".md"}
 
@@ -97,7 +103,7 @@ class HarnessBundle:
         _set(self, "system_prompt", _text(self.system_prompt))
         for name in ("composites", "hooks"):
             _set(self, name, {key: _text(getattr(self, name)[key]) for key in sorted(getattr(self, name))})
-        _set(self, "skills", {key: self.skills[key] for key in sorted(self.skills)})
+        _set(self, "skills", {key: _canonical_skill(self.skills[key]) for key in sorted(self.skills)})
         self._check()
         files = self.files()
         files["harness.yaml"] = _dump({"schema": SCHEMA, "limits": dataclasses.asdict(self.limits)})
@@ -127,8 +133,22 @@ class HarnessBundle:
         for name, source in self.hooks.items():
             compile_component(source, ComponentKind.HOOK, name)
         for name, skill in self.skills.items():
-            if not skill.trigger.strip():
-                raise ConfigError(f"skills/{name}.md: no trigger", seen=skill.trigger, fix="first line: trigger: some literal text")
+            _check_skill(name, skill)
+        self._check_texts()
+
+    def _check_texts(self) -> None:
+        """No file, name or literal hides or disguises anything, and there are not too many."""
+        for name, count in (("composites", len(self.composites)), ("hooks", len(self.hooks)), ("skills", len(self.skills))):
+            if count > _MAX_COMPONENTS:
+                raise ConfigError(f"too many {name}", seen=count, fix=f"at most {_MAX_COMPONENTS}")
+        for entry in self.tools:
+            _check_entry(entry)
+        check_text("harness.yaml", f"{self.name}{self.parent or ''}")
+        check_text("context.yaml", "".join(self.context.pins))
+        check_text("prompt/system.md", self.system_prompt)
+        for folder, sources in (("tools", self.composites), ("hooks", self.hooks)):
+            for name, source in sources.items():
+                check_text(f"{folder}/{name}.py", source)
 
     @property
     def hook_components(self) -> tuple[Component, ...]:
@@ -229,6 +249,34 @@ def _set(bundle: HarnessBundle, name: str, value: Any) -> None:
 def _text(text: str) -> str:
     """Canonical text: LF line ends, no trailing blanks, exactly one newline at the end."""
     return "\n".join(line.rstrip() for line in text.replace("\r\n", "\n").split("\n")).strip("\n") + "\n"
+
+
+def _canonical_skill(skill: Skill) -> Skill:
+    return Skill(skill.trigger.strip(), _text(skill.text).strip("\n"))
+
+
+def _check_skill(name: str, skill: Skill) -> None:
+    file = f"skills/{name}.md"
+    check_name(name, file)
+    if not skill.trigger or "\n" in skill.trigger or len(skill.trigger) > _MAX_TRIGGER_CHARS:
+        fix = f"first line: trigger: some literal text, at most {_MAX_TRIGGER_CHARS} characters"
+        raise ConfigError(f"{file}: no trigger" if not skill.trigger else f"{file}: not a trigger", seen=skill.trigger[:80], fix=fix)
+    if not skill.text or len(skill.text) > _MAX_SKILL_CHARS:
+        raise ConfigError(f"{file}: no text, or too much", seen=f"{len(skill.text)} characters", fix=f"1 to {_MAX_SKILL_CHARS} characters")
+    check_text(file, f"{skill.trigger}\n{skill.text}")
+
+
+def _check_entry(entry: ToolEntry) -> None:
+    """A shown name is plain ASCII and no disguise of the tool that ends an episode."""
+    if entry.shown and not _SHOWN_NAME.fullmatch(entry.shown):
+        fix = "use ASCII letters, digits, dots, dashes and underscores"
+        raise ConfigError("tools.yaml: not a tool name", seen=ascii(entry.shown), fix=fix)
+    if entry.name != FINISH and entry.shown_name.casefold() == FINISH:
+        raise ConfigError("tools.yaml: a tool passes for finish", seen=f"{entry.name} as {entry.shown_name}", fix="use another name")
+    if len(entry.description) > _MAX_DESCRIPTION_CHARS:
+        seen = f"{entry.name}: {len(entry.description)} characters"
+        raise ConfigError("tools.yaml: description too long", seen=seen, fix=f"at most {_MAX_DESCRIPTION_CHARS} characters")
+    check_text("tools.yaml", f"{entry.name}{entry.description}")
 
 
 def _dump(value: Any) -> str:
