@@ -37,6 +37,7 @@ _MAX_TRIGGER_CHARS = 200
 _MAX_DESCRIPTION_CHARS = 2000
 _MAX_COMPONENTS = 64
 _SHOWN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_CEILINGS = {"max_turns": 1000, "max_completion_tokens": 1_000_000, "max_parse_failures": 100, "max_observation_chars": 1_000_000}
 _FIXED_FILES = ("harness.yaml", "prompt/system.md", "tools.yaml", "context.yaml")
 _FOLDERS = {"tools": ".py", "hooks": ".py", "skills": ".md"}
 
@@ -50,6 +51,8 @@ class Limits:
         max_completion_tokens: Completion tokens summed over the episode.
         max_parse_failures: Consecutive turns without a parseable call.
         max_observation_chars: Longest observation text, cut with a mark when it is made; `ContextPolicy` may cut shorter for the view.
+
+    Each has a ceiling, far above any shipped harness: a limit that an edit can raise without end is no limit.
     """
 
     max_turns: int = 24
@@ -58,9 +61,11 @@ class Limits:
     max_observation_chars: int = 8000
 
     def __post_init__(self) -> None:
-        for name in ("max_turns", "max_completion_tokens", "max_parse_failures", "max_observation_chars"):
+        for name, most in _CEILINGS.items():
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is below 1", seen=getattr(self, name), fix="use a positive number")
+            if getattr(self, name) > most:
+                raise ConfigError(f"{name} is above {most}", seen=getattr(self, name), fix=f"use 1 to {most}")
 
 
 @dataclass(frozen=True, slots=True)

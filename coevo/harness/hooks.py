@@ -99,7 +99,8 @@ class HookRunner:
 
     Args:
         components: Compiled hooks, in the order in which they fire (by name).
-        call: Calls an entry of the linked program in a sandbox with positional arguments; raises only `SandboxError`.
+        call: Calls a hook (by name) at an entry of the linked program in a sandbox with positional arguments; raises only
+            `SandboxError`.
         on_disable: Called with hook name, event and reason when a hook is switched off.
     """
 
@@ -107,7 +108,7 @@ class HookRunner:
         self,
         components: tuple[Component, ...],
         *,
-        call: Callable[[str, tuple[Any, ...]], Any],
+        call: Callable[[str, str, tuple[Any, ...]], Any],
         on_disable: Callable[[str, str, str], None],
     ) -> None:
         self._by_event: dict[str, list[str]] = {}
@@ -126,7 +127,7 @@ class HookRunner:
     def fire(self, name: str, event: str, payload: dict[str, Any]) -> HookReturn:
         """Call one hook; on any failure disable it and return no effect."""
         try:
-            value = self._call(entry_name(ComponentKind.HOOK, name, event), (payload, self.states.get(name, {})))
+            value = self._call(name, entry_name(ComponentKind.HOOK, name, event), (payload, self.states.get(name, {})))
             effects = read_return(event, value)
         except SandboxError as error:
             self.disable(name, event, f"{error.what}: {error.seen}" if error.seen is not None else error.what)

@@ -56,6 +56,8 @@ class SandboxLimits:
         recursion: Call depth.
         host_calls: Tool calls that one composite call may make.
         host_s: Seconds of wall time of one call, host functions included.
+        component_s: Seconds of sandboxed execution that one component may take in a whole episode; kept by the session. Without it a
+            hook just below `call_s` would hold an episode for minutes.
         output_chars: Characters of a returned value or of one host call's arguments.
         output_nodes: JSON nodes of the same.
     """
@@ -65,6 +67,7 @@ class SandboxLimits:
     recursion: int = 100
     host_calls: int = 64
     host_s: float = 30.0
+    component_s: float = 20.0
     output_chars: int = 16_384
     output_nodes: int = 4096
 
@@ -73,7 +76,7 @@ def plain_json(value: Any, *, max_chars: int, max_nodes: int) -> Any:
     """A copy of `value` made of JSON types only (tuples become lists).
 
     Raises:
-        SandboxError: Another type, a non-finite number, an integer beyond 64 bits, a key that is not text, or too large.
+        SandboxError: Another type, a non-finite number, an integer beyond 64 bits, a lone surrogate, a key that is not text, or too large.
     """
     budget = [max_nodes, max_chars]
     return _copy(value, budget, 0)
@@ -86,7 +89,9 @@ def _copy(value: Any, budget: list[int], depth: int) -> Any:
         budget[1] -= len(value)
     if budget[0] < 0 or budget[1] < 0 or depth > _MAX_DEPTH:
         raise SandboxError("a value is too large", fix="return less: fewer items, shorter text, less nesting")
-    if kind is str or kind is bool or value is None:
+    if kind is str:
+        return _storable(value)
+    if kind is bool or value is None:
         return value
     if kind is dict:
         return {_key(key, budget): _copy(item, budget, depth + 1) for key, item in value.items()}
@@ -101,13 +106,21 @@ def _key(key: Any, budget: list[int]) -> str:
     if type(key) is not str:
         raise SandboxError("an object key is not text", seen=type(key).__name__, fix="use str keys")
     budget[1] -= len(key)
-    return key
+    return _storable(key)
+
+
+def _storable(text: str) -> str:
+    """Refuse lone surrogates: they are no Unicode text, and nothing could store them."""
+    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+        raise SandboxError("a text holds a lone surrogate", seen=ascii(text)[:80], fix="write whole characters")
+    return text
 
 
 class Sandbox:
     """One worker with a program loaded. Not thread-safe; lent by `SandboxPool.checkout`.
 
-    `broken` turns True when a limit was passed: its heap can't be trusted any more and the pool discards it.
+    `broken` turns True when a limit was passed: its heap can't be trusted any more and the pool discards it. `spent_s` is what the last
+    call took in seconds, host functions left out.
     """
 
     def __init__(self, session: monty.MontySession, limits: SandboxLimits) -> None:
@@ -115,6 +128,7 @@ class Sandbox:
         self._limits = limits
         self.broken = False
         self.calls = 0
+        self.spent_s = 0.0
 
     def load(self, program: str) -> None:
         """Run a program text's definitions. Raises `SandboxError` when it doesn't load."""
@@ -152,6 +166,7 @@ class Sandbox:
         if keywords is not None:
             inputs["__k"] = dict(keywords)
         bridge = _HostBridge(host or {}, self._limits)
+        started_s = time.monotonic()
         try:
             value = self._drive(code, inputs, bridge) if host else self._session.feed_run(code, inputs=inputs, print_callback=_drop)
         except monty.MontyError as error:
@@ -160,6 +175,8 @@ class Sandbox:
         except SandboxError:
             self.broken = True
             raise
+        finally:
+            self.spent_s = time.monotonic() - started_s - bridge.host_s
         if bridge.foreign is not None:
             self.broken = True
             raise bridge.foreign
@@ -205,6 +222,7 @@ class _HostBridge:
         self._limits = limits
         self._deadline_s = time.monotonic() + limits.host_s
         self._calls = 0
+        self.host_s = 0.0
         self.refusal: str | None = None
         self.foreign: BaseException | None = None
         self.functions: dict[str, Any] = {name: self._wrap(name, function) for name, function in host.items()}
@@ -220,6 +238,7 @@ class _HostBridge:
             self._calls += 1
             if self.late:
                 raise RuntimeError("too many tool calls")
+            started_s = time.monotonic()
             try:
                 plain = plain_json(keywords, max_chars=self._limits.output_chars, max_nodes=self._limits.output_nodes)
                 return function(**plain)
@@ -231,6 +250,8 @@ class _HostBridge:
             except BaseException as error:
                 self.foreign = error
                 raise RuntimeError("the environment failed") from error
+            finally:
+                self.host_s += time.monotonic() - started_s
 
         return call
 

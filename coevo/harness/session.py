@@ -1,12 +1,14 @@
 """One harness in one episode: what the model is shown, what its calls become, and what the hooks add.
 
-Synchronous and cheap. A bundle without hooks and composites never touches the sandbox. No component can raise out of a session: a failing
-hook is disabled, a failing composite refuses; only trouble of the world itself (`InfraError` and the like) passes through.
+Synchronous and cheap. A bundle without hooks and composites never touches the sandbox. No component can raise out of a session; only
+trouble of the world itself (`InfraError` and the like) passes through. What is switched off stays off for the episode: a hook at its first
+failure; a composite when it passes a limit, or at its third exception of its own (one can be a rare case of the data, so it only refuses
+that call); either when it has taken too long altogether. Every failure is a firing and a count, which the search holds against the harness.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +20,14 @@ from coevo.errors import SandboxError, ToolError
 from coevo.harness.bundle import HarnessBundle
 from coevo.harness.context import ContextView, apply_policy
 from coevo.harness.hooks import HookReturn, HookRunner
-from coevo.harness.sandbox import SandboxFault, SandboxPool
+from coevo.harness.sandbox import HostFunction, SandboxFault, SandboxPool
 from coevo.harness.tools import FINISH, ToolTable, ToolTarget, refuse_arguments, resolve_tools
 from coevo.records import Firing
 
 __all__ = ["Executed", "HarnessSession", "call_text"]
 
 _DETAIL_CHARS = 200
+_MAX_CRASHES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class HarnessSession:
         self._program = bundle.program
         self._hooks = HookRunner(bundle.hook_components, call=self._run_hook, on_disable=self._hook_failed)
         self._dead_tools: set[str] = set()
+        self._crashes: Counter[str] = Counter()
+        self._spent_s: defaultdict[str, float] = defaultdict(float)
         self._skills_shown: set[str] = set()
         self._touched: set[int] = set()
         self._firings: list[Firing] = []
@@ -173,6 +178,7 @@ class HarnessSession:
             "states": dict(self._hooks.states),
             "disabled": sorted(self._hooks.disabled),
             "dead_tools": sorted(self._dead_tools),
+            "crashes": dict(self._crashes),
             "skills": sorted(self._skills_shown),
             "touched": sorted(self._touched),
             "use": dict(self._use),
@@ -184,6 +190,7 @@ class HarnessSession:
         self._hooks.states = copied["states"]
         self._hooks.disabled = set(copied["disabled"])
         self._dead_tools = set(copied["dead_tools"])
+        self._crashes = Counter(copied["crashes"])
         self._skills_shown = set(copied["skills"])
         self._touched = set(copied["touched"])
         self._use = Counter(copied["use"])
@@ -244,18 +251,26 @@ class HarnessSession:
             return
         host = {family: self._host_function(step, family) for family in self._table.host_names}
         try:
-            with self._sandboxes.checkout(self._program) as sandbox:
-                step.value = sandbox.call(target.entry, keywords=step.call.arguments, host=host)
+            step.value = self._in_sandbox(f"tool:{name}", target.entry, keywords=step.call.arguments, host=host)
         except SandboxFault as error:
             step.error = error.tool_error or f"{name} failed: {error.seen}"
             if error.tool_error is None:
-                self._fired(f"tool:{name}", "execute", "error", str(error.seen))
+                self._crashed(name, str(error.seen))
         except SandboxError as error:
             step.error = f"{name} failed"
-            self._dead_tools.add(name)
-            self._fired(f"tool:{name}", "execute", "disabled", f"{error.what}: {error.seen}")
+            self._kill_tool(name, f"{error.what}: {error.seen}")
             return
         self._fired(f"tool:{name}", "execute", "run", call_text(step.call))
+
+    def _crashed(self, name: str, reason: str) -> None:
+        self._fired(f"tool:{name}", "execute", "error", reason)
+        self._crashes[name] += 1
+        if self._crashes[name] >= _MAX_CRASHES:
+            self._kill_tool(name, f"raised {_MAX_CRASHES} times, the last time {reason}")
+
+    def _kill_tool(self, name: str, reason: str) -> None:
+        self._dead_tools.add(name)
+        self._fired(f"tool:{name}", "execute", "disabled", reason)
 
     def _host_function(self, step: _Step, name: str) -> Callable[..., Any]:
         return lambda **arguments: self._call_world(step, name, arguments)
@@ -303,9 +318,27 @@ class HarnessSession:
                 self._fired(f"skill:{name}", "observation", "inject_message", skill.trigger)
         return messages
 
-    def _run_hook(self, entry: str, arguments: tuple[Any, ...]) -> Any:
+    def _run_hook(self, name: str, entry: str, arguments: tuple[Any, ...]) -> Any:
+        return self._in_sandbox(f"hook:{name}", entry, arguments)
+
+    def _in_sandbox(
+        self,
+        component: str,
+        entry: str,
+        arguments: tuple[Any, ...] = (),
+        keywords: Mapping[str, Any] | None = None,
+        host: Mapping[str, HostFunction] | None = None,
+    ) -> Any:
+        """Call a component, within what its episode still allows it. Raises `SandboxError` like `Sandbox.call`."""
+        spent_s, limit_s = self._spent_s[component], self._sandboxes.limits.component_s
+        if spent_s > limit_s:
+            seen = f"{spent_s:.1f} s in this episode"
+            raise SandboxError("a component is too slow", seen=seen, fix=f"stay below {limit_s:g} s an episode")
         with self._sandboxes.checkout(self._program) as sandbox:
-            return sandbox.call(entry, arguments)
+            try:
+                return sandbox.call(entry, arguments, keywords, host=host)
+            finally:
+                self._spent_s[component] += sandbox.spent_s
 
     def _hook_failed(self, name: str, event: str, reason: str) -> None:
         self._fired(f"hook:{name}", event, "disabled", reason)

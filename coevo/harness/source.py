@@ -80,10 +80,17 @@ def compile_component(source: str, kind: ComponentKind, name: str) -> Component:
     if len(source) > MAX_SOURCE_CHARS:
         raise ConfigError(f"{file}: source too long", seen=f"{len(source)} characters", fix=f"at most {MAX_SOURCE_CHARS}")
     try:
-        module = ast.parse(source)
+        return _compile(source, kind, name, file)
+    except ConfigError:
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
-        raise ConfigError(f"{file}:{line}: broken Python", seen=str(error), fix="correct the syntax on that line") from error
+        fix = "correct the syntax on that line; nest less, write shorter literals"
+        raise ConfigError(f"{file}:{line}: broken Python", seen=str(error)[:200], fix=fix) from error
+
+
+def _compile(source: str, kind: ComponentKind, name: str, file: str) -> Component:
+    module = ast.parse(source)
     body = [node for node in module.body if not _is_docstring(node)]
     for statement in body:
         _check_statement(statement, file)

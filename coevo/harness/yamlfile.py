@@ -15,17 +15,26 @@ __all__ = ["YamlFile"]
 
 T = TypeVar("T")
 
+_MAX_CHARS = 100_000
+
 
 class YamlFile:
     """Parsed text: `data`, and where its top-level keys or items stand.
 
+    Aliases are refused: a few lines of them describe more data than fits any memory.
+
     Raises:
-        ConfigError: Broken YAML, with file name and line.
+        ConfigError: Broken YAML, with file name and line; an alias; too long.
     """
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
+        if len(text) > _MAX_CHARS:
+            raise ConfigError(f"{name}: too long", seen=f"{len(text)} characters", fix=f"at most {_MAX_CHARS}")
         try:
+            for event in yaml.parse(text, Loader=yaml.SafeLoader) if "*" in text else ():
+                if isinstance(event, yaml.AliasEvent):
+                    raise ConfigError(f"{name}:{event.start_mark.line + 1}: a YAML alias", seen=event.anchor, fix="write the value out")
             self.data: Any = yaml.safe_load(text)
             self._node = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.YAMLError as error:
@@ -33,6 +42,10 @@ class YamlFile:
             line = mark.line + 1 if mark is not None else 1
             seen = str(getattr(error, "problem", None) or error)
             raise ConfigError(f"{name}:{line}: broken YAML", seen=seen, fix="correct the syntax on that line") from error
+        except (RecursionError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{name}: broken YAML", seen=str(error)[:200], fix="nest less and write plain values") from error
 
     def at(self, *path: str) -> str:
         """`file:line` of a key, as deep as the path can be followed."""
