@@ -33,6 +33,7 @@ __all__ = [
     "RolloutConfig",
     "RunConfig",
     "SamplingConfig",
+    "SearchBudgetConfig",
     "SpotConfig",
     "TrainConfig",
     "WeakConfig",
@@ -156,6 +157,24 @@ class RolloutConfig(Config):
     the store."""
 
 
+class SearchBudgetConfig(Config):
+    """Limits of one search, inside those of the run; null is unlimited."""
+
+    usd: float | None = Field(None, gt=0)
+    """Dollars."""
+    tokens: int | None = Field(None, gt=0)
+    """Prompt and completion tokens, cached ones included."""
+    episodes: int | None = Field(None, gt=0)
+    """Episodes, those of gates, of the null model and of the last measurement included."""
+    seconds: float | None = Field(None, gt=0)
+    """Seconds in which episodes are played."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether anything is limited."""
+        return any(getattr(self, unit) is not None for unit in ("usd", "tokens", "episodes", "seconds"))
+
+
 class EvolveConfig(Config):
     """Harness search with the weak model."""
 
@@ -164,7 +183,7 @@ class EvolveConfig(Config):
     harness: str | None = None
     """Folder of the base harness; None takes the family's own."""
     generations: int = Field(8, ge=1)
-    """Edits raced one after the other, at most."""
+    """Generations per restart, each with at most one gate."""
     proposals: int = Field(6, ge=1)
     """Edits raced per generation on the search stream."""
     search_instances: int = Field(48, ge=2)
@@ -176,7 +195,21 @@ class EvolveConfig(Config):
     max_lost_share: float = Field(0.35, gt=0, le=1)
     """Upper bound (one-sided 90 %) on the share of instances that the incumbent solved and an accepted edit may lose."""
     patience: int = Field(3, ge=1)
-    """Generations in a row without an accepted edit before the search stops."""
+    """Generations in a row without an accepted edit before a restart stops."""
+    restarts: int = Field(1, ge=1)
+    """Independent searches in one call; they share `alpha`, and `restarts * generations` generations between them."""
+    halving: int = Field(2, ge=1)
+    """After each rung one restart in so many goes on, with the generations of the others; 1: all run to the end."""
+    parents: Literal["incumbent", "pareto"] = "incumbent"
+    """Whose failures are read and who is edited: the last accepted harness, or a draw among all that are best on some search instance."""
+    proposer_calls: int = Field(1, ge=1)
+    """Calls of the proposer per generation, at the same time, each with its parent and seed; `proposals` of their edits are raced."""
+    futility_share: float = Field(0.0, ge=0, lt=1)
+    """Part of `search_instances` after which an edit that is clearly behind is raced no further; 0 never stops one."""
+    confirm_instances: int = Field(120, ge=0)
+    """Fresh selection instances on which the winner and the base harness are measured again before the winner is reported; 0: not."""
+    budget: SearchBudgetConfig = SearchBudgetConfig()
+    """Limits of this search alone; it ends with what it has when the next batch does not fit."""
 
 
 class LocalizeConfig(Config):

@@ -2,53 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from coevo.evolve.budget import MeteredEvaluator
 from coevo.evolve.catalogue import CatalogueProposer
-from coevo.evolve.search import SearchRecord, SearchTask, search
+from coevo.evolve.evaluator import Evaluator, Play
+from coevo.evolve.plan import closing_episodes, plan_search
+from coevo.evolve.rounds import SearchRecord
+from coevo.evolve.search import SearchTask, search
+from coevo.evolve.stage import BatchStage, distinct, marked
 from coevo.harness.bundle import HarnessBundle
 from coevo.mini.tokenizer import CHAIN_NAMES
 from coevo.models.null import NullSource
 from coevo.ports import ModelSource
 from coevo.records import Episode, UsageRecord
-from coevo.rollout import RolloutStage
+from coevo.report.evolution import search_lines
+from coevo.rollout import AgentSource
+from coevo.store.ledger import Budget, Ledger, Spend, check_affordable
 from jobs.context import RunContext, StageResult
+from jobs.estimates import EPISODES
 
-__all__ = ["evolved_harness", "main", "search_record"]
+__all__ = ["ClusterEvaluator", "evolved_harness", "main", "metered", "search_record", "search_task"]
 
 STAGE = "evolve"
 
 
 @dataclass(slots=True)
 class ClusterEvaluator:
-    """Plays through the small-batch executor; paid episodes are committed one by one, so nothing is played twice."""
+    """Plays a batch in one fan-out over the small-batch executor; episodes are committed one by one, so nothing is played twice."""
 
     context: RunContext
     owed: int = 0
     played: int = 0
     usage: list[UsageRecord] = field(default_factory=list)
 
-    def play(self, bundle: HarnessBundle, items: Sequence[str], *, purpose: str) -> Mapping[str, Episode]:
-        """Committed episodes by item."""
-        return self._play(self.context.weak_source, bundle, items, purpose)
+    def play(self, plays: Sequence[Play]) -> list[Mapping[str, Episode]]:
+        """Committed episodes by item, per play."""
+        context, agents = self.context, [self._agent(play) for play in plays]
+        items = [item for play, agent in zip(plays, agents, strict=True) for item in marked(agent, play.items)]
+        label = f"{STAGE}/{'+'.join(dict.fromkeys(play.purpose for play in plays))}"
+        stage = BatchStage(distinct(agents), context.store_source, context.run, label)
+        owed = {outcome.item for outcome in context.fan_out(stage, list(dict.fromkeys(items)), bulk=False).owed}
+        self.owed += len(owed)
+        self.played += len(set(items))
+        return [self._read(play, agent, owed) for play, agent in zip(plays, agents, strict=True)]
 
-    def play_null(self, bundle: HarnessBundle, items: Sequence[str]) -> Mapping[str, Episode]:
-        """The same for the model that knows nothing."""
-        return self._play(NullSource(self.context.config.weak.chat_format), bundle, items, "null")
+    def _agent(self, play: Play) -> AgentSource:
+        model: ModelSource = NullSource(self.context.config.weak.chat_format) if play.null else self.context.weak_source
+        return self.context.agent(model, play.bundle)
 
-    def _play(self, model: ModelSource, bundle: HarnessBundle, items: Sequence[str], purpose: str) -> Mapping[str, Episode]:
-        context = self.context
-        agent = context.agent(model, bundle)
-        stage = RolloutStage(agent, context.store_source, context.run, f"evolve/{purpose}")
-        report = context.fan_out(stage, items, bulk=False)
-        self.owed += len(report.owed)
-        owed = {outcome.item for outcome in report.owed}
-        done = [item for item in items if item not in owed]
-        episodes = dict(zip(done, context.episodes.get_all([agent.spec(item).id for item in done]), strict=True))
-        self.played += len(items)
-        self.usage += [one.usage for one in episodes.values()]
-        return episodes
+    def _read(self, play: Play, agent: AgentSource, owed: set[str]) -> Mapping[str, Episode]:
+        done = [item for item, mark in zip(play.items, marked(agent, play.items), strict=True) if mark not in owed]
+        episodes = self.context.episodes.get_all([agent.spec(item).id for item in done])
+        self.usage += [one.usage for one in episodes]
+        return dict(zip(done, episodes, strict=True))
+
+
+@contextmanager
+def metered(context: RunContext, evaluator: Evaluator, task: SearchTask) -> Iterator[Evaluator]:
+    """The evaluator, paid from the search's own budget where it has one."""
+    bounds = task.config.budget
+    if not bounds.bounded:
+        yield evaluator
+        return
+    tokens = round(EPISODES[task.size].prompt_tokens + EPISODES[task.size].completion_tokens)
+    budget = Budget(**bounds.model_dump())
+    ledger = Ledger(context.store, budget=budget, prefix=f"{context.run}/ledger/{STAGE}")
+    each = Spend(usd=context.billing.estimate_usd(tokens), tokens=tokens, episodes=1)
+    closing = closing_episodes(task.config)
+    check_affordable(budget, seed=each.times(sum(closing.values())), candidate=each.times(plan_search(task.config).first_candidate))
+    paying = MeteredEvaluator(evaluator, ledger, each, closing)
+    paying.hold()
+    yield paying
+    paying.release()
+
+
+def search_task(context: RunContext) -> SearchTask:
+    """What this run searches."""
+    return SearchTask(context.family, context.size, context.config.diversity, context.config.evolve, context.config.seed)
 
 
 def _inputs(context: RunContext) -> dict[str, str]:
@@ -80,9 +113,9 @@ def evolved_harness(context: RunContext) -> HarnessBundle:
 
 def _search(context: RunContext) -> SearchRecord:
     writer = context.writer(STAGE, _inputs(context), _settings(context), expected=0)
-    evaluator = ClusterEvaluator(context)
-    task = SearchTask(context.family, context.size, context.config.diversity, context.config.evolve, context.config.seed)
-    record = search(context.base_harness, task, evaluator=evaluator, proposer=CatalogueProposer(names=CHAIN_NAMES))
+    evaluator, task = ClusterEvaluator(context), search_task(context)
+    with metered(context, evaluator, task) as paying:
+        record = search(context.base_harness, task, evaluator=paying, proposer=CatalogueProposer(names=CHAIN_NAMES))
     writer.expected = evaluator.played
     writer.wrote(evaluator.played - evaluator.owed)
     if evaluator.owed:
@@ -95,18 +128,8 @@ def _search(context: RunContext) -> SearchRecord:
 
 def main(context: RunContext) -> StageResult:
     """Search, or read the finished search."""
-    bundle = evolved_harness(context)
+    evolved_harness(context)
     record = search_record(context)
     if record is None:
         return StageResult(STAGE, ("evolution is off: h* is the base harness",))
-    lines = [f"h0 {record.base_hash[:12]} -> h* {bundle.hash[:12]}: {record.accepted} edits accepted; {record.stopped}"]
-    lines += [
-        f"  generation {one.generation}: incumbent {one.incumbent_rate:.2f} on its search instances; {one.outcome}"
-        + (f" ({_edit(record, one.decision.candidate)}: {one.decision.delta:+.3f}, p {one.decision.p_value:.2g})" if one.decision else "")
-        for one in record.rounds
-    ]
-    return StageResult(STAGE, tuple(lines))
-
-
-def _edit(record: SearchRecord, harness_hash: str) -> str:
-    return next((race.mechanism for one in record.rounds for race in one.races if race.harness_hash == harness_hash), harness_hash[:12])
+    return StageResult(STAGE, search_lines(record))

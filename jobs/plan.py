@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from coevo.config import RunConfig
 from coevo.evolve.gate import GatePlan, plan_gate
-from coevo.evolve.search import NULL_EPISODES, SearchTask
+from coevo.evolve.plan import SearchPlan, plan_search
+from coevo.evolve.search import SearchTask
 from coevo.tasks import load_family
 from coevo.tasks.family import Size
 from jobs.display import quantity
@@ -81,6 +82,7 @@ class Plan:
     size: Size
     stages: tuple[StagePlan, ...]
     gate: GatePlan | None
+    search: SearchPlan | None
     facts: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     costs: tuple[StageCost, ...] = ()
@@ -112,8 +114,8 @@ class Plan:
         basis = f"{one.turns:g} turns, {shares} per {self.size} episode"
         dollars = "no price known" if self.cost_usd is None else f"${self.cost_usd:,.2f}"
         lines = [head, *_table(self.stages, self.size), f"tokens are estimates: {basis}; dollars: {dollars}"]
-        if self.gate is not None:
-            lines.append(_gate_line(self.gate))
+        if self.gate is not None and self.search is not None:
+            lines.append(_gate_line(self.gate, self.search))
         return [*lines, *self.cost_lines, *self.facts, *(f"warning: {text}" for text in self.warnings)]
 
 
@@ -126,10 +128,11 @@ def make_plan(config: RunConfig, *, verb: str = "run") -> Plan:
     size, wanted = Size(config.size), _NEEDS[verb]
     known = {one.stage: one for one in (*_mining(config), *_learning(config))}
     stages = tuple(known[stage] for stage in wanted if stage in known)
-    gate = _gate(config, size) if "evolve" in wanted and config.evolve.enabled else None
+    searches = "evolve" in wanted and config.evolve.enabled
+    gate, search = (_gate(config, size), plan_search(config.evolve)) if searches else (None, None)
     costs = plan_cost(config, [StageWork(one.stage, one.tokens(size), one.rows if one.stage == "train" else 0) for one in stages])
     lines = tuple(cost_lines(config, costs)) if stages else ()
-    plan = Plan(config.name, verb, size, stages, gate, _facts(config) if stages else (), costs=costs, cost_lines=lines)
+    plan = Plan(config.name, verb, size, stages, gate, search, _facts(config) if stages else (), costs=costs, cost_lines=lines)
     return replace(plan, warnings=_warnings(plan, config))
 
 
@@ -138,10 +141,8 @@ def _mining(config: RunConfig) -> list[StagePlan]:
     evolve, localize = config.evolve, config.localize
     out = []
     if evolve.enabled:
-        races = evolve.search_instances * (1 + evolve.proposals)
-        gates = 2 * evolve.gate_instances + NULL_EPISODES
-        note = f"{evolve.generations} generations x ({races} on the search stream + {gates} at the gate)"
-        out.append(StagePlan("evolve", episodes=evolve.generations * (races + gates), note=note))
+        search = plan_search(evolve)
+        out.append(StagePlan("evolve", episodes=search.episodes, note=search.words))
     both = 2 * config.evaluate.transfer_instances
     out.append(StagePlan("transfer", episodes=both, expert_episodes=both, note="h0 and h*, weak model and expert"))
     out.append(StagePlan("rollout", episodes=localize.rollouts, note="h*, search stream"))
@@ -185,10 +186,12 @@ def _gate(config: RunConfig, size: Size) -> GatePlan:
     return plan_gate(task.gate_config, target_gain=TARGET_GAIN, discordant_share=DISCORDANT_SHARE)
 
 
-def _gate_line(gate: GatePlan) -> str:
+def _gate_line(gate: GatePlan, search: SearchPlan) -> str:
+    needed = search.with_gates_of(gate.pairs_for_power, gate_instances=gate.episodes_per_gate // 2)
     return (
         f"gate: alpha {gate.alpha:.4f} each, {gate.episodes_per_gate} episodes; sees a gain of {100 * TARGET_GAIN:.0f} points with power "
-        f"{gate.power:.2f} (0.80 needs {gate.pairs_for_power} pairs; assumes {DISCORDANT_SHARE:.2f} of pairs differ)"
+        f"{gate.power:.2f} (0.80 needs {gate.pairs_for_power} pairs, {needed.episodes:,} episodes for the whole search; assumes "
+        f"{DISCORDANT_SHARE:.2f} of pairs differ)"
     )
 
 

@@ -7,7 +7,7 @@ candidates apart. Only the search stream enters; the selection stream's verdicts
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import Self
 
@@ -141,15 +141,20 @@ class Archive:
                 counts[name] += 1
         return counts
 
-    def choose_parent(self, rng: Random) -> Candidate:
+    def choose_parent(self, rng: Random, *, barred: Collection[str] = ()) -> Candidate:
         """Draw a parent, weighted by `weights`; uniform when no instance tells candidates apart.
 
+        Args:
+            rng: Source of the draw.
+            barred: Hashes that may not be drawn.
+
         Raises:
-            ConfigError: The archive is empty.
+            ConfigError: The archive holds no other.
         """
-        if not self._candidates:
-            raise ConfigError("an empty archive has no parent to give", seen="0 candidates", fix="add the base harness first")
-        weights = self.weights()
+        weights = {name: weight for name, weight in self.weights().items() if name not in barred}
+        if not weights:
+            seen = f"{len(self._candidates)} candidates, {len(barred)} barred"
+            raise ConfigError("an empty archive has no parent to give", seen=seen, fix="add the base harness first")
         if not any(weights.values()):
             weights = dict.fromkeys(weights, 1)
         (chosen,) = rng.choices(list(weights), weights=list(weights.values()))

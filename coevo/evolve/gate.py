@@ -99,6 +99,19 @@ class AlphaSpending:
         share = self.total / self.restarts
         return share / self.planned if self.planned is not None else share * 6 / (math.pi**2 * (gate + 1) ** 2)
 
+    def nth(self, number: int) -> float:
+        """Alpha of gate `number` (0-based) of the whole call, whichever restart opens it.
+
+        All planned gates have the same share, so a restart may use the gates that another left over: the sum stays `total`.
+
+        Raises:
+            ConfigError: More gates than planned, or no plan: without one a gate's share depends on its restart.
+        """
+        if self.planned is None:
+            raise ConfigError("gates of a call are counted through only under a plan", seen="no bound", fix="set gates_planned")
+        restart, gate = divmod(number, self.planned)
+        return self.alpha(restart=restart, gate=gate)
+
 
 @dataclass(slots=True)
 class SelectionStream:

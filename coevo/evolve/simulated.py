@@ -20,7 +20,9 @@ from scipy import special
 
 from coevo.chat import Sampling
 from coevo.errors import ConfigError
+from coevo.evolve.evaluator import Play
 from coevo.evolve.propose import Edit, Evidence
+from coevo.evolve.tiers import task_key
 from coevo.harness.bundle import HarnessBundle
 from coevo.records import Episode, EpisodeSpec, Grade, Status, UsageRecord
 
@@ -88,7 +90,7 @@ def _by_hash(bundle: HarnessBundle) -> str:
 
 @dataclass(slots=True)
 class SimulatedEvaluator:
-    """An `Evaluator` (`coevo.evolve.search`) that tosses coins. An episode's outcome depends on seed, harness and item only.
+    """An `Evaluator` that tosses coins. An episode's outcome depends on seed, harness and item only.
 
     Attributes:
         seed: Seed of all coins.
@@ -106,23 +108,23 @@ class SimulatedEvaluator:
     identity: Callable[[HarnessBundle], str] = _by_hash
     played: int = 0
 
-    def play(self, bundle: HarnessBundle, items: Sequence[str], *, purpose: str) -> Mapping[str, Episode]:
+    def play(self, plays: Sequence[Play]) -> list[Mapping[str, Episode]]:
         """Episodes by item. Only traces (`purpose` "search") have a spec of their own; others share one per outcome, for speed."""
-        self.played += len(items)
-        wins = self.outcomes(self.identity(bundle), items)
-        if purpose == "search":
-            return {item: _episode(bundle.hash, item, success) for item, success in zip(items, wins, strict=True)}
-        either = _plain(bundle.hash)
-        return {item: either[success] for item, success in zip(items, wins, strict=True)}
+        return [self._play(play) for play in plays]
 
-    def play_null(self, bundle: HarnessBundle, items: Sequence[str]) -> Mapping[str, Episode]:
-        """Successes only under `solve_alone`."""
-        self.played += len(items)
-        return dict.fromkeys(items, _plain(bundle.hash)[self.identity(bundle) in self.solve_alone])
+    def _play(self, play: Play) -> Mapping[str, Episode]:
+        self.played += len(play.items)
+        name, either = self.identity(play.bundle), _plain(play.bundle.hash)
+        if play.null:
+            return dict.fromkeys(play.items, either[name in self.solve_alone])
+        wins = self.outcomes(name, play.items)
+        if play.purpose == "search":
+            return {item: _episode(play.bundle.hash, item, success) for item, success in zip(play.items, wins, strict=True)}
+        return {item: either[success] for item, success in zip(play.items, wins, strict=True)}
 
     def outcomes(self, identity: str, items: Sequence[str]) -> list[bool]:
         """Success per item."""
-        words = np.array([_word(item.rpartition("#")[0]) for item in items], dtype=np.uint64)
+        words = np.array([_word(task_key(item)) for item in items], dtype=np.uint64)
         repeats = np.array([int(item.rpartition("#")[2]) for item in items], dtype=np.uint64)
         own = np.uint64(_word(f"{self.seed}"))
         places = _mixed(words ^ own) >> np.uint64(52)

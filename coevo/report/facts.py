@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from coevo.errors import StoreError
-from coevo.evolve.search import SearchRecord
+from coevo.evolve.rounds import SearchRecord
 from coevo.identity import content_hash
 from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Record
 from coevo.store.artifacts import StageManifest

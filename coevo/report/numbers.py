@@ -11,8 +11,8 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from coevo.evaluate.stats import paired_bootstrap, wilson
-from coevo.evolve.search import Round, SearchRecord
 from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Verdict
+from coevo.report.evolution import search_numbers
 from coevo.report.facts import ReportFacts, sources
 
 __all__ = ["SECTIONS", "numbers", "words"]
@@ -152,56 +152,7 @@ def _label(one: Measurement) -> str:
 
 
 def _search(facts: ReportFacts) -> Numbers | None:
-    record = facts.search
-    if record is None:
-        return None
-    gates = [one.decision for one in record.rounds if one.decision is not None]
-    return {
-        "sources": sources(facts, ["evolve"]),
-        "h0": record.base_hash,
-        "h*": record.best_hash,
-        "accepted": record.accepted,
-        "gates": len(gates),
-        "edits_raced": sum(len(one.races) for one in record.rounds),
-        "episodes": record.episodes,
-        "stopped": record.stopped,
-        "alpha_spent": sum(gate.alpha for gate in gates),
-        "rounds": [_round(one) for one in record.rounds],
-        "lineage": _lineage(record),
-    }
-
-
-def _round(one: Round) -> Numbers:
-    races = sorted(one.races, key=lambda race: -race.delta)
-    return {
-        "generation": one.generation,
-        "incumbent": one.incumbent,
-        "incumbent_rate": one.incumbent_rate,
-        "outcome": one.outcome,
-        "races": [race.model_dump(mode="json") for race in races],
-        "gate": one.decision.model_dump(mode="json") if one.decision is not None else None,
-    }
-
-
-def _lineage(record: SearchRecord) -> list[Numbers]:
-    """The accepted edits in order: from h0 to h*."""
-    races = {race.harness_hash: race for one in record.rounds for race in one.races}
-    steps = []
-    for one in record.rounds:
-        if one.decision is not None and one.decision.accepted:
-            race = races.get(one.decision.candidate)
-            steps.append(
-                {
-                    "generation": one.generation,
-                    "harness_hash": one.decision.candidate,
-                    "component": race.component if race else "",
-                    "mechanism": race.mechanism if race else "",
-                    "hypothesis": race.hypothesis if race else "",
-                    "gate_delta": one.decision.delta,
-                    "gate_p": one.decision.p_value,
-                }
-            )
-    return steps
+    return None if facts.search is None else {"sources": sources(facts, ["evolve"]), **search_numbers(facts.search)}
 
 
 def _harness(facts: ReportFacts) -> Numbers | None:

@@ -37,7 +37,7 @@ def stages(plan: Plan) -> dict[str, StagePlan]:
 def test_counts_follow_from_the_configuration() -> None:
     """Worked by hand from SMALL."""
     plan = stages(make_plan(parse_config(SMALL)))
-    assert plan["evolve"].episodes == 2 * (10 * (1 + 3) + 2 * 40 + 20)
+    assert plan["evolve"].episodes == 2 * (10 * (1 + 3) + 2 * 40 + 20) + 2 * 120
     assert (plan["transfer"].episodes, plan["transfer"].expert_episodes) == (50, 50)
     assert plan["rollout"].episodes == 50
     assert plan["localize"].continuations == 20 * 2 * 3 * 4

@@ -21,8 +21,11 @@ from scipy.stats import binom
 
 from coevo.chat import Sampling
 from coevo.config import EvolveConfig
+from coevo.evolve.evaluator import Play
+from coevo.evolve.plan import NULL_EPISODES
 from coevo.evolve.propose import Edit, Evidence
-from coevo.evolve.search import NULL_EPISODES, SearchRecord, SearchTask, search
+from coevo.evolve.rounds import SearchRecord
+from coevo.evolve.search import SearchTask, search
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import derive_seed
 from coevo.mini.harnesses import base_demo
@@ -57,15 +60,19 @@ class Simulated:
     null: frozenset[str] = frozenset()
     owed: int = 0
     played: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
+    batches: list[tuple[str, ...]] = field(default_factory=list)
 
-    def play(self, bundle: HarnessBundle, items: Sequence[str], *, purpose: str) -> Mapping[str, Episode]:
-        self.played.append((purpose, bundle.hash, tuple(items)))
-        skipped = set(items[: self.owed]) if purpose == "gate" and bundle.hash != BASE.hash else set()
-        return {item: self.episode(bundle.hash, item, "sim") for item in items if item not in skipped}
+    def play(self, plays: Sequence[Play]) -> list[Mapping[str, Episode]]:
+        self.batches.append(tuple(play.purpose for play in plays))
+        return [self._play(play) for play in plays]
 
-    def play_null(self, bundle: HarnessBundle, items: Sequence[str]) -> Mapping[str, Episode]:
-        self.played.append(("null", bundle.hash, tuple(items)))
-        return {item: graded(bundle.hash, item, "null", bundle.hash in self.null) for item in items}
+    def _play(self, play: Play) -> Mapping[str, Episode]:
+        self.played.append((play.purpose, play.bundle.hash, play.items))
+        name = play.bundle.hash
+        if play.null:
+            return {item: graded(name, item, "null", name in self.null) for item in play.items}
+        skipped = set(play.items[: self.owed]) if play.purpose == "gate" and name != BASE.hash else set()
+        return {item: self.episode(name, item, "sim") for item in play.items if item not in skipped}
 
     def episode(self, harness: str, item: str, model: str) -> Episode:
         rate = self.bias.get((harness, parse_item(item)[0].stream), self.base)
@@ -99,7 +106,15 @@ class Scripted:
 
 
 def task(seed: int = 0, **changes: object) -> SearchTask:
-    settings = {"generations": 4, "proposals": 3, "search_instances": 12, "gate_instances": 40, "patience": 4, **changes}
+    settings = {
+        "generations": 4,
+        "proposals": 3,
+        "search_instances": 12,
+        "gate_instances": 40,
+        "patience": 4,
+        "confirm_instances": 0,
+        **changes,
+    }
     return SearchTask(FAMILY, Size.MINI, 3, EvolveConfig.model_validate(settings), seed)
 
 

@@ -1,7 +1,7 @@
 """The published quickstart grid rests on these decisions: what the search decides with the quickstart's settings does not drift.
 
-1. With the settings of `jobs/configs/quickstart.yaml` (one restart, no halving) every race, gate, alpha, verdict and stop is what it was when
-   the grid was published: `tests/data/evolve/quickstart_decisions.json` was written by the search of that time (commit b258671).
+1. With the settings of `jobs/configs/quickstart.yaml` (one restart, no halving) every race, gate, alpha, verdict and stop is what it was
+   when the grid was published: `tests/data/evolve/quickstart_decisions.json` was written by the search of that time (commit b258671).
 2. The instances of races and gates are those of that time, so stored episodes stay valid.
 """
 
@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from coevo.config import load_config
+from coevo.evolve.evaluator import Play
 from coevo.evolve.propose import Edit, Evidence
-from coevo.evolve.search import Round, SearchTask, search
+from coevo.evolve.rounds import Round
+from coevo.evolve.search import SearchTask, search
 from coevo.evolve.simulated import SimulatedEvaluator
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import content_hash
@@ -29,6 +31,7 @@ from coevo.tasks.family import Size
 
 ROOT = Path(__file__).parents[2]
 LOCKED = json.loads((ROOT / "tests/data/evolve/quickstart_decisions.json").read_text(encoding="utf-8"))
+DECIDING = ("search", "race", "gate")
 EFFECTS = {"strong": 0.25, "fair": 0.12, "faint": 0.05, "null-a": 0.0, "null-b": 0.0, "harmful": -0.2}
 
 
@@ -61,11 +64,11 @@ class Named:
 class Watched(SimulatedEvaluator):
     """Remembers what was played."""
 
-    drawn: list[Any] = field(default_factory=list)
+    drawn: list[str] = field(default_factory=list)
 
-    def play(self, bundle: HarnessBundle, items: Sequence[str], *, purpose: str) -> Mapping[str, Episode]:
-        self.drawn.append((bundle.name, list(items)))
-        return SimulatedEvaluator.play(self, bundle, items, purpose=purpose)
+    def play(self, plays: Sequence[Play]) -> list[Mapping[str, Episode]]:
+        self.drawn += [item for play in plays if play.purpose in DECIDING and not play.null for item in play.items]
+        return SimulatedEvaluator.play(self, plays)
 
 
 def decided(one: Round, names: Mapping[str, str]) -> dict[str, Any]:
@@ -94,7 +97,7 @@ def decisions(seed: int) -> dict[str, Any]:
         "rounds": [decided(one, proposer.names) for one in record.rounds],
         "best": proposer.names[record.best_hash],
         "stopped": record.stopped,
-        "instances": content_hash(sorted({item for _, items in evaluator.drawn for item in items})),
+        "instances": content_hash(sorted(set(evaluator.drawn))),
     }
 
 

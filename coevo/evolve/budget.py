@@ -1,0 +1,82 @@
+"""The search's own budget: what a batch may cost is reserved before it is played and settled after, whatever the run's budget says.
+
+The search stops when the next batch does not fit; what was paid stays committed, the accepted edits stay accepted, and the episodes of the
+final measurement were held back from the start. A search that was killed adopts its reservations: names are functions of what is played.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coevo.errors import BudgetExceeded
+from coevo.evolve.evaluator import Evaluator, Play
+from coevo.identity import content_hash
+from coevo.records import Episode
+from coevo.store.ledger import Ledger, Reservation, Spend
+
+__all__ = ["BudgetUsed", "MeteredEvaluator"]
+
+
+class BudgetUsed(BudgetExceeded):
+    """The search's own budget can't pay for the next batch: the search ends with what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredEvaluator:
+    """An evaluator that pays from a ledger.
+
+    Attributes:
+        inner: Who plays.
+        ledger: The search's budget.
+        per_episode: Estimate of one episode.
+        held: Purposes that are played at the end -> episodes held back for them (`hold`).
+    """
+
+    inner: Evaluator
+    ledger: Ledger
+    per_episode: Spend
+    held: Mapping[str, int]
+
+    def hold(self) -> None:
+        """Hold back what the end needs. Raises `BudgetExceeded` when that alone is more than the budget."""
+        for purpose, episodes in self.held.items():
+            self.ledger.reserve(purpose, estimate=self.per_episode.times(episodes))
+
+    def release(self) -> None:
+        """Give back what was held and not needed."""
+        for one in self.ledger.reservations():
+            if one.settled is None and one.name in self.held:
+                self.ledger.settle(one, one.paid)
+
+    def play(self, plays: Sequence[Play]) -> Sequence[Mapping[str, Episode]]:
+        """Play a batch when it fits.
+
+        Raises:
+            BudgetUsed: It does not; nothing was played.
+        """
+        reservation, started_s = self._reserve(plays), time.monotonic()
+        episodes = self.inner.play(plays)
+        reservation.add(_paid(episodes, time.monotonic() - started_s, self.per_episode))
+        self.ledger.settle(reservation, reservation.paid)
+        return episodes
+
+    def _reserve(self, plays: Sequence[Play]) -> Reservation:
+        purposes = {play.purpose for play in plays}
+        name = next(iter(purposes)) if len(purposes) == 1 and purposes <= self.held.keys() else _name(plays)
+        try:
+            return self.ledger.reserve(name, estimate=self.per_episode.times(sum(len(play.items) for play in plays)))
+        except BudgetExceeded as error:
+            raise BudgetUsed(error.what, seen=error.seen, fix="raise evolve.budget under another run name") from error
+
+
+def _name(plays: Sequence[Play]) -> str:
+    return f"play/{content_hash([[play.bundle.hash, play.purpose, play.null, list(play.items)] for play in plays])[:32]}"
+
+
+def _paid(episodes: Sequence[Mapping[str, Episode]], seconds: float, per_episode: Spend) -> Spend:
+    """Tokens as counted, dollars by the estimate's price per episode, seconds as passed."""
+    played = [episode for one in episodes for episode in one.values()]
+    tokens = sum(episode.usage.prompt_tokens + episode.usage.completion_tokens for episode in played)
+    return Spend(usd=per_episode.times(len(played)).usd, tokens=tokens, episodes=len(played), seconds=round(seconds, 3))

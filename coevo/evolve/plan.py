@@ -1,0 +1,74 @@
+"""The arithmetic of a search before it starts: at most so many episodes, and how many the wanted power would need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from coevo.config import EvolveConfig
+from coevo.evolve.halving import schedule
+
+__all__ = ["NULL_EPISODES", "SearchPlan", "closing_episodes", "plan_search"]
+
+NULL_EPISODES = 20
+"""Episodes of the model that knows nothing, per gate."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """Upper bounds that follow from the settings.
+
+    Attributes:
+        generations: Of all restarts together.
+        race_episodes: On the search stream, per generation.
+        gate_episodes: Both sides and the null model, per generation.
+        rung_episodes: For ranking restarts, in all.
+        closing: What the end of the search plays, by purpose.
+    """
+
+    generations: int
+    race_episodes: int
+    gate_episodes: int
+    rung_episodes: int
+    closing: Mapping[str, int]
+
+    @property
+    def episodes(self) -> int:
+        """In all."""
+        return self.generations * (self.race_episodes + self.gate_episodes) + self.rung_episodes + sum(self.closing.values())
+
+    @property
+    def first_candidate(self) -> int:
+        """From nothing to the verdict on one candidate, without a race among several."""
+        return self.race_episodes + self.gate_episodes
+
+    def with_gates_of(self, pairs: int, *, gate_instances: int) -> SearchPlan:
+        """The same search with gates of another size."""
+        return replace(self, gate_episodes=self.gate_episodes + 2 * (pairs - gate_instances))
+
+    @property
+    def words(self) -> str:
+        """The sum in words."""
+        parts = [f"{self.generations} generations x ({self.race_episodes} on the search stream + {self.gate_episodes} at the gate)"]
+        parts += [f"{self.rung_episodes} to rank restarts"] if self.rung_episodes else []
+        names = {"final": "to choose among restarts", "confirm": "to measure the winner again"}
+        return " + ".join([*parts, *(f"{count} {names[purpose]}" for purpose, count in self.closing.items())])
+
+
+def closing_episodes(config: EvolveConfig) -> dict[str, int]:
+    """Episodes by purpose that are played after the last generation."""
+    final = config.restarts * config.gate_instances if config.restarts > 1 else 0
+    return {purpose: count for purpose, count in (("final", final), ("confirm", 2 * config.confirm_instances)) if count}
+
+
+def plan_search(config: EvolveConfig) -> SearchPlan:
+    """The plan of one `evolve` call."""
+    rungs = schedule(restarts=config.restarts, generations=config.generations, factor=config.halving)
+    players = 1 if config.parents == "incumbent" else 1 + config.proposer_calls
+    return SearchPlan(
+        generations=sum(rung.generations for rung in rungs),
+        race_episodes=config.search_instances * (players + config.proposals),
+        gate_episodes=2 * config.gate_instances + NULL_EPISODES,
+        rung_episodes=sum(rung.restarts for rung in rungs[:-1]) * config.search_instances,
+        closing=closing_episodes(config),
+    )

@@ -1,0 +1,173 @@
+"""What a search stores of itself: races, gates, restarts, and how its winner did when measured again."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from coevo.evolve.archive import Candidate
+from coevo.evolve.gate import GateDecision
+from coevo.records import Comparison, Measurement, Record
+
+__all__ = ["Confirmation", "Finalist", "Forecast", "Race", "RestartRecord", "Round", "SearchRecord"]
+
+
+class Forecast(BaseModel):
+    """A proposer's prediction against what its edit did, on the instances of its race.
+
+    Attributes:
+        fixes: Failures that the edit was to turn, among the instances raced.
+        fixed: Of these, turned.
+        turned: All failures of the parent that turned.
+        failures: All failures of the parent.
+        broken: Successes of the parent that failed.
+        successes: All successes of the parent.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fixes: int
+    fixed: int
+    turned: int
+    failures: int
+    broken: int
+    successes: int
+
+
+class Race(BaseModel):
+    """One edit's try on the search stream. `delta` is candidate minus incumbent on the same instances.
+
+    Attributes:
+        harness_hash, component, mechanism, hypothesis: The edit.
+        delta, instances: Over the instances that both sides have.
+        parent: Harness that was edited; empty in records written before there was a choice of parents.
+        gains, losses: Instances that only the candidate and only the incumbent solved.
+        futile: It was stopped after the first part of the instances, being behind.
+        evidence: (episode id, turn) that the proposer cited, the first few.
+        risks: What the proposer said it might break.
+        forecast: Its prediction, scored; None in older records.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    harness_hash: str
+    component: str
+    mechanism: str
+    hypothesis: str
+    delta: float
+    instances: int
+    parent: str = ""
+    gains: int = 0
+    losses: int = 0
+    futile: bool = False
+    evidence: tuple[tuple[str, int], ...] = ()
+    risks: tuple[str, ...] = ()
+    forecast: Forecast | None = None
+
+
+class Round(BaseModel):
+    """One generation of one restart: the races, and the gate's decision where an edit got that far.
+
+    Attributes:
+        generation, restart: Which.
+        incumbent, incumbent_rate, incumbent_instances: Where it began, and how that did on the generation's search instances.
+        races: Every edit tried.
+        decision: None when no edit gained on the search stream.
+        outcome: In words.
+        episodes: Episodes of this generation, the null model's left out.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    generation: int
+    incumbent: str
+    incumbent_rate: float
+    races: tuple[Race, ...] = ()
+    decision: GateDecision | None = None
+    outcome: str
+    restart: int = 0
+    incumbent_instances: int = 0
+    episodes: int = 0
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the gate let an edit through."""
+        return self.decision is not None and self.decision.accepted
+
+
+class RestartRecord(BaseModel):
+    """One restart.
+
+    Attributes:
+        restart: Number.
+        best_hash: Its last accepted harness, or the base.
+        accepted, generations: How many.
+        stopped: Why it ended.
+        rung_rates: Its incumbent's success on the instances that all restarts of a rung shared, per rung.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    restart: int
+    best_hash: str
+    accepted: int
+    generations: int
+    stopped: str
+    rung_rates: tuple[float, ...] = ()
+
+
+class Finalist(BaseModel):
+    """A restart's best harness on the fresh selection instances that all finalists shared."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    harness_hash: str
+    successes: int
+    instances: int
+
+
+class Confirmation(BaseModel):
+    """The winner measured again, on selection instances that served no decision: the figure to report.
+
+    Attributes:
+        base, best: Both sides on the same instances.
+        comparison: best - base; None when too few episodes came back.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base: Measurement
+    best: Measurement
+    comparison: Comparison | None = None
+
+
+class SearchRecord(Record):
+    """What a search found and how. `best` holds the files of the winner (the base when nothing was accepted).
+
+    Attributes:
+        base_hash, best_hash, best: Where it began and what it found.
+        rounds: All generations of all restarts, in the order played.
+        stopped: Why it ended.
+        episodes: Episodes asked for, the null model's left out, the confirmation's included.
+        archive: All candidates, restart by restart.
+        restarts: One per restart; empty in older records, which had one.
+        finalists: Where several restarts accepted something.
+        confirmation: None when nothing was accepted or it was not asked for.
+        draws: Ids of the selection draws that were opened.
+    """
+
+    base_hash: str
+    best_hash: str
+    best: dict[str, str]
+    rounds: tuple[Round, ...]
+    stopped: str
+    episodes: int
+    archive: tuple[Candidate, ...] = ()
+    restarts: tuple[RestartRecord, ...] = ()
+    finalists: tuple[Finalist, ...] = ()
+    confirmation: Confirmation | None = None
+    draws: tuple[str, ...] = ()
+
+    @property
+    def accepted(self) -> int:
+        """Edits that passed a gate."""
+        return sum(one.accepted for one in self.rounds)
