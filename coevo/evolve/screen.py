@@ -1,9 +1,10 @@
 """The leakage screen: an edit that carries identifiers or passages of instances is refused, with the reason.
 
-A harness must help on instances that nobody has seen. What an instance alone holds (its ids, its names, its sentences) can only help on that
-instance, and a proposer reads full traces, so it can copy by mistake or by design. What many instances share (tool names, codes, refusals,
-policy text) is the family's and may be written down. Limits: with one or two instances everything that looks like an identifier counts as
-theirs; a paraphrase passes, an id put together at run time too, and so do numbers of fewer than four digits, which sources are full of.
+A harness must help on instances that nobody has seen. What an instance alone holds (its ids, its names, its sentences) can only help on
+that instance, and a proposer reads full traces, so it can copy by mistake or by design. What many instances share (tool names, codes,
+refusals, policy text) is the family's and may be written down. Limits: with one or two instances everything that looks like an identifier
+counts as theirs; a paraphrase passes, an id put together at run time too, and so do numbers of fewer than four digits, which sources are
+full of.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ class YamlFile:
         try:
             for event in yaml.parse(text, Loader=yaml.SafeLoader) if "*" in text else ():
                 if isinstance(event, yaml.AliasEvent):
-                    raise ConfigError(f"{name}:{event.start_mark.line + 1}: a YAML alias", seen=event.anchor, fix="write the value out")
+                    line = event.start_mark.line + 1 if event.start_mark is not None else 1
+                    raise ConfigError(f"{name}:{line}: a YAML alias", seen=event.anchor, fix="write the value out")
             self.data: Any = yaml.safe_load(text)
             self._node = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.YAMLError as error:
