@@ -204,6 +204,8 @@ class EvolveConfig(Config):
     """Whose failures are read and who is edited: the last accepted harness, or a draw among all that are best on some search instance."""
     proposer_calls: int = Field(1, ge=1)
     """Calls of the proposer per generation, at the same time, each with its parent and seed; `proposals` of their edits are raced."""
+    crossovers: int = Field(0, ge=0)
+    """Edits per generation, raced beside the proposals, that combine two candidates of which each solves what the other does not."""
     futility_share: float = Field(0.0, ge=0, lt=1)
     """Part of `search_instances` after which an edit that is clearly behind is raced no further; 0 never stops one."""
     confirm_instances: int = Field(120, ge=0)

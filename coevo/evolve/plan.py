@@ -67,7 +67,7 @@ def plan_search(config: EvolveConfig) -> SearchPlan:
     players = 1 if config.parents == "incumbent" else 1 + config.proposer_calls
     return SearchPlan(
         generations=sum(rung.generations for rung in rungs),
-        race_episodes=config.search_instances * (players + config.proposals),
+        race_episodes=config.search_instances * (players + config.proposals + config.crossovers),
         gate_episodes=2 * config.gate_instances + NULL_EPISODES,
         rung_episodes=sum(rung.restarts for rung in rungs[:-1]) * config.search_instances,
         closing=closing_episodes(config),

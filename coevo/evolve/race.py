@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from coevo.evaluate.stats import mcnemar
 from coevo.evolve.evaluator import Answer, Play, Steps, Wish
-from coevo.evolve.propose import Edit
-from coevo.evolve.rounds import Forecast, Race
+from coevo.evolve.propose import Edit, score_predictions
+from coevo.evolve.rounds import Race
 from coevo.records import Episode
 
 __all__ = ["FUTILE_P", "Entrant", "Raced", "best_of", "race"]
@@ -61,7 +61,7 @@ class Raced:
             futile=self.futile,
             evidence=edit.evidence[:_CITED],
             risks=edit.predicted_risks,
-            forecast=forecast(edit, self.entrant.parent_traces, self.played),
+            forecast=score_predictions(edit, list(self.entrant.parent_traces.values()), list(self.played.values())),
         )
 
 
@@ -91,21 +91,6 @@ def best_of(races: Sequence[Race]) -> int | None:
     """Index of the edit that gained most, the first of equals; None when none gained."""
     best = max(range(len(races)), key=lambda index: (races[index].delta, -index), default=None)
     return best if best is not None and races[best].delta > 0 else None
-
-
-def forecast(edit: Edit, before: Episodes, after: Episodes) -> Forecast:
-    """Score an edit's prediction on the instances that parent and edit both played."""
-    shared = [item for item in after if item in before]
-    failed, solved = [item for item in shared if not before[item].success], [item for item in shared if before[item].success]
-    predicted = [item for item in failed if before[item].id in set(edit.predicted_fixes)]
-    return Forecast(
-        fixes=len(predicted),
-        fixed=sum(after[item].success for item in predicted),
-        turned=sum(after[item].success for item in failed),
-        failures=len(failed),
-        broken=sum(not after[item].success for item in solved),
-        successes=len(solved),
-    )
 
 
 def _play(runs: Sequence[Raced], items: Sequence[str]) -> Steps[None]:

@@ -6,31 +6,10 @@ from pydantic import BaseModel, ConfigDict
 
 from coevo.evolve.archive import Candidate
 from coevo.evolve.gate import GateDecision
+from coevo.evolve.propose import PredictionScore
 from coevo.records import Comparison, Measurement, Record
 
-__all__ = ["Confirmation", "Finalist", "Forecast", "Race", "RestartRecord", "Round", "SearchRecord"]
-
-
-class Forecast(BaseModel):
-    """A proposer's prediction against what its edit did, on the instances of its race.
-
-    Attributes:
-        fixes: Failures that the edit was to turn, among the instances raced.
-        fixed: Of these, turned.
-        turned: All failures of the parent that turned.
-        failures: All failures of the parent.
-        broken: Successes of the parent that failed.
-        successes: All successes of the parent.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    fixes: int
-    fixed: int
-    turned: int
-    failures: int
-    broken: int
-    successes: int
+__all__ = ["Confirmation", "Finalist", "Race", "RestartRecord", "Round", "SearchRecord"]
 
 
 class Race(BaseModel):
@@ -61,7 +40,7 @@ class Race(BaseModel):
     futile: bool = False
     evidence: tuple[tuple[str, int], ...] = ()
     risks: tuple[str, ...] = ()
-    forecast: Forecast | None = None
+    forecast: PredictionScore | None = None
 
 
 class Round(BaseModel):

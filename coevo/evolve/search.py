@@ -19,11 +19,12 @@ from coevo.config import EvolveConfig
 from coevo.evaluate.stats import compare
 from coevo.evolve.archive import Archive, Candidate
 from coevo.evolve.budget import BudgetUsed
+from coevo.evolve.crossover import crossovers
 from coevo.evolve.evaluator import Answer, Ask, Evaluator, Play, Steps, Wish, alone, side_by_side
 from coevo.evolve.gate import AlphaSpending, GateConfig, GateDecision
 from coevo.evolve.halving import schedule
 from coevo.evolve.plan import NULL_EPISODES
-from coevo.evolve.propose import Edit, Proposer
+from coevo.evolve.propose import Edit, PastEdit, Proposer
 from coevo.evolve.race import Entrant, Raced, best_of, race
 from coevo.evolve.rounds import Confirmation, Finalist, Race, RestartRecord, Round, SearchRecord
 from coevo.evolve.tiers import SearchTier, SelectionTier, Side, task_key
@@ -102,6 +103,7 @@ class _Restart:
     bundles: dict[str, HarnessBundle] = field(init=False)
     refuted: set[str] = field(default_factory=set)
     rounds: list[Round] = field(default_factory=list)
+    past: list[PastEdit] = field(default_factory=list)
     rung_rates: list[float] = field(default_factory=list)
     idle: int = 0
     episodes: int = 0
@@ -155,6 +157,7 @@ class _Restart:
         best = best_of(races)
         decision = (yield from self._gate(entrants[best].edit, number)) if best is not None else None
         outcome = self._settle(entrants[best].edit if best is not None else None, decision)
+        self.past += [_past(one, outcome if place == best else "") for place, one in enumerate(races)]
         made = {"races": races, "decision": decision, "outcome": outcome, "episodes": self.episodes - before}
         self.rounds.append(done.model_copy(update=made))
 
@@ -177,7 +180,7 @@ class _Restart:
 
     def _entrants(self, parents: Sequence[HarnessBundle], traces: Mapping[str, Episodes], number: int) -> Steps[list[Entrant]]:
         """The edits to race: the proposer's calls in turn, none twice, none that a gate refuted."""
-        evidence = {name: self.shared.search.evidence(played.values()) for name, played in traces.items()}
+        evidence = {name: self.shared.search.evidence(played.values(), past=self.past) for name, played in traces.items()}
         asks = tuple(Ask(parent, evidence[parent.hash], self._rng(number, call)) for call, parent in enumerate(parents))
         answer: Answer = yield Wish(asks=asks)
         offered = [[(parent, edit) for edit in edits] for parent, edits in zip(parents, answer.edits, strict=True)]
@@ -186,6 +189,8 @@ class _Restart:
             name = edit.bundle.hash
             if name not in self.refuted and name != self.incumbent.hash and len(chosen) < self.config.proposals:
                 chosen.setdefault(name, Entrant(edit, parent.hash, traces[parent.hash]))
+        for parent, edit in crossovers(self.archive, self.bundles, count=self.config.crossovers, barred={*self.refuted, *chosen}):
+            chosen[edit.bundle.hash] = Entrant(edit, parent.hash, traces.get(parent.hash, {}))
         return list(chosen.values())
 
     def _rng(self, number: int, call: int) -> Random:
@@ -359,6 +364,12 @@ def _measurement(task: SearchTask, name: str, bundle: HarnessBundle, played: Epi
         success={task_key(item): (int(episode.success),) for item, episode in played.items()},
         status_counts=dict(sorted(Counter(str(episode.status) for episode in played.values()).items())),
     )
+
+
+def _past(one: Race, outcome: str) -> PastEdit:
+    """A race for proposers to read; of the gate nothing but its outcome."""
+    outcome = outcome or ("stopped early, being behind" if one.futile else "raced, another edit gained more")
+    return PastEdit(one.component, one.mechanism, one.hypothesis, outcome, one.delta, one.instances, one.forecast)
 
 
 def _stopped(reasons: Sequence[str]) -> str:

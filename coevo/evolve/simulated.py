@@ -205,20 +205,21 @@ class FutileProposer:
         planted: Identity of a bundle -> effect, filled as edits are proposed: give the same mapping to a `SimulatedEvaluator`.
         effect: Effect of every proposed edit (0: none), or of the first of each call with `first_only`.
         first_only: Whether only the first edit of a call carries `effect`.
+        alone: Whether a call proposes its first edit only.
     """
 
     planted: dict[str, float] = field(default_factory=dict)
     effect: float = 0.0
     first_only: bool = False
+    alone: bool = False
     name: str = "futile"
-    calls: int = 0
 
     def propose(self, parent: HarnessBundle, evidence: Evidence, rng: Random) -> list[Edit]:
         """Four edits: comment, whitespace, renamed variable, inert hook."""
-        self.calls += 1
         edits = []
         inherited = self.planted.get(parent.hash, 0.0)
-        for place, (kind, bundle) in enumerate(futile_edits(parent, rng.randrange(1_000_000))):
+        offered = futile_edits(parent, rng.randrange(1_000_000))
+        for place, (kind, bundle) in enumerate(offered[:1] if self.alone else offered):
             effect = self.effect if place == 0 or not self.first_only else 0.0
             self.planted.setdefault(bundle.hash, inherited + effect)
             component = "prompt" if kind == "whitespace" else "hook:inert"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from coevo.chat import ToolSpec
 from coevo.errors import StoreError
 from coevo.evolve.gate import Arm, GateConfig, GateDecision, NullCheck, PairedGate, SelectionStream
-from coevo.evolve.propose import Evidence
+from coevo.evolve.propose import Evidence, PastEdit
 from coevo.identity import derive_seed
 from coevo.ports import BlobStore, PutResult
 from coevo.records import Episode, Record
@@ -58,9 +58,9 @@ class SearchTier:
         """`count` items under a name, for all restarts alike."""
         return self._items(derive_seed(self.root, "shared", name) % _BLOCK, count)
 
-    def evidence(self, traces: Iterable[Episode]) -> Evidence:
+    def evidence(self, traces: Iterable[Episode], *, past: Sequence[PastEdit] = ()) -> Evidence:
         """What a proposer gets. Raises `ConfigError` for a trace of another tier."""
-        return Evidence(tuple(traces), self.tools)
+        return Evidence(tuple(traces), self.tools, tuple(past))
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:

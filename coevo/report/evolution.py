@@ -10,7 +10,8 @@ from typing import Any
 
 from coevo.evaluate.stats import wilson
 from coevo.evolve.archive import Archive
-from coevo.evolve.rounds import Forecast, Race, Round, SearchRecord
+from coevo.evolve.propose import PredictionScore
+from coevo.evolve.rounds import Race, Round, SearchRecord
 from coevo.identity import short
 from coevo.records import Measurement
 
@@ -158,17 +159,13 @@ def _edit(races: Sequence[Race], gates: list[Numbers]) -> Numbers:
     }
 
 
-def _scored(forecasts: Sequence[Forecast]) -> Numbers | None:
-    """Predicted fixes that came true, and among all that was turned or broken; None where nothing was scored."""
+def _scored(forecasts: Sequence[PredictionScore]) -> Numbers | None:
+    """Predictions that came true, over all races; None where nothing was scored."""
     if not forecasts:
         return None
-    total = {name: sum(getattr(one, name) for one in forecasts) for name in Forecast.model_fields}
-    return {
-        **total,
-        "hit_share": total["fixed"] / total["fixes"] if total["fixes"] else None,
-        "turned_share": total["turned"] / total["failures"] if total["failures"] else None,
-        "broken_share": total["broken"] / total["successes"] if total["successes"] else None,
-    }
+    total: Numbers = {name: sum(getattr(one, name) for one in forecasts) for name in PredictionScore._fields}
+    shares = (("fixes", "right_fixes", "predicted_fixes"), ("regressions", "right_regressions", "predicted_regressions"))
+    return total | {f"{name}_hit_share": total[right] / total[all_] if total[all_] else None for name, right, all_ in shares}
 
 
 def _score(record: SearchRecord) -> Iterator[Numbers]:

@@ -24,7 +24,6 @@ from coevo.evolve.search import SearchTask, search
 from coevo.evolve.simulated import SimulatedEvaluator
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import content_hash
-from coevo.mini.harnesses import base_demo
 from coevo.records import Episode
 from coevo.tasks import load_family
 from coevo.tasks.family import Size
@@ -88,8 +87,9 @@ def decided(one: Round, names: Mapping[str, str]) -> dict[str, Any]:
 def decisions(seed: int) -> dict[str, Any]:
     """What the search decides with the quickstart's settings and this seed."""
     config = load_config(ROOT / "jobs/configs/quickstart.yaml")
-    task = SearchTask(load_family(config.family), Size(config.size), config.diversity, config.evolve, seed)
-    base = base_demo().bundle
+    family = load_family(config.family)
+    task = SearchTask(family, Size(config.size), config.diversity, config.evolve, seed)
+    base = HarnessBundle.load(family.base_harness(Size(config.size))).replace(name="demo", parent=None)
     proposer = Named(names={base.hash: base.name})
     evaluator = Watched(seed, effects=proposer.effects, identity=lambda bundle: bundle.name)
     record = search(base, task, evaluator=evaluator, proposer=proposer)
