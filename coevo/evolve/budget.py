@@ -7,7 +7,7 @@ final measurement were held back from the start. A search that was killed adopts
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from coevo.errors import BudgetExceeded
@@ -40,14 +40,15 @@ class MeteredEvaluator:
     held: Mapping[str, int]
 
     def hold(self) -> None:
-        """Hold back what the end needs. Raises `BudgetExceeded` when that alone is more than the budget."""
+        """Hold back what the end needs, anew under every budget. Raises `BudgetExceeded` when that alone is more than the budget."""
         for purpose, episodes in self.held.items():
-            self.ledger.reserve(purpose, estimate=self.per_episode.times(episodes))
+            self.ledger.reserve(self._hold_name(purpose), estimate=self.per_episode.times(episodes))
 
-    def release(self) -> None:
-        """Give back what was held and not needed."""
+    def release(self, purposes: Collection[str] | None = None) -> None:
+        """Give back what was held for these purposes; for all of them by default."""
+        names = {self._hold_name(purpose) for purpose in self.held if purposes is None or purpose in purposes}
         for one in self.ledger.reservations():
-            if one.settled is None and one.name in self.held:
+            if one.settled is None and one.name in names:
                 self.ledger.settle(one, one.paid)
 
     def play(self, plays: Sequence[Play]) -> Sequence[Mapping[str, Episode]]:
@@ -63,12 +64,15 @@ class MeteredEvaluator:
         return episodes
 
     def _reserve(self, plays: Sequence[Play]) -> Reservation:
-        purposes = {play.purpose for play in plays}
-        name = next(iter(purposes)) if len(purposes) == 1 and purposes <= self.held.keys() else _name(plays)
+        self.release({play.purpose for play in plays})
+        estimate = self.per_episode.times(sum(len(play.items) for play in plays))
         try:
-            return self.ledger.reserve(name, estimate=self.per_episode.times(sum(len(play.items) for play in plays)))
+            return self.ledger.reserve(_name(plays), estimate=estimate)
         except BudgetExceeded as error:
             raise BudgetUsed(error.what, seen=error.seen, fix="raise evolve.budget under another run name") from error
+
+    def _hold_name(self, purpose: str) -> str:
+        return f"hold/{purpose}/{content_hash(self.ledger.budget.model_dump())[:16]}"
 
 
 def _name(plays: Sequence[Play]) -> str:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeVar
 
 from coevo.config import EvolveConfig
 from coevo.evaluate.stats import compare
@@ -36,6 +37,7 @@ from coevo.tasks.family import Size, Stream, TaskFamily
 __all__ = ["SearchTask", "search"]
 
 Episodes = Mapping[str, Episode]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +272,8 @@ def search(base: HarnessBundle, task: SearchTask, *, evaluator: Evaluator, propo
         for restart in restarts:
             restart.stopped = restart.stopped or "the search's budget is used"
     played = sum(restart.episodes for restart in restarts)
-    winner, finalists, spent = alone(_final(shared, base, restarts), evaluator=evaluator, proposer=proposer)
-    confirmation = alone(_confirm(shared, base, winner), evaluator=evaluator, proposer=proposer) if winner.hash != base.hash else None
+    winner, finalists, spent = _affordable(_final(shared, base, restarts), evaluator, proposer) or (_leader(restarts), (), 0)
+    confirmation = _affordable(_confirm(shared, base, winner), evaluator, proposer) if winner.hash != base.hash else None
     again = 0 if confirmation is None else len(confirmation.base.success) + len(confirmation.best.success)
     return SearchRecord(
         base_hash=base.hash,
@@ -286,6 +288,19 @@ def search(base: HarnessBundle, task: SearchTask, *, evaluator: Evaluator, propo
         confirmation=confirmation,
         draws=shared.selection.stream.draws,
     )
+
+
+def _affordable(part: Steps[Result], evaluator: Evaluator, proposer: Proposer) -> Result | None:
+    """The part's result; None when episodes cost more than estimated and the budget can't pay for it."""
+    try:
+        return alone(part, evaluator=evaluator, proposer=proposer)
+    except BudgetUsed:
+        return None
+
+
+def _leader(restarts: Sequence[_Restart]) -> HarnessBundle:
+    """The incumbent with most accepted edits: where there is nothing left to compare them with."""
+    return max(restarts, key=lambda one: (one.accepted, -one.index)).incumbent
 
 
 def _rungs(shared: _Shared, restarts: Sequence[_Restart], evaluator: Evaluator, proposer: Proposer) -> None:

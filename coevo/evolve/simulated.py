@@ -31,6 +31,7 @@ __all__ = ["MINI_NOISE", "BetaNoise", "FutileProposer", "SimulatedEvaluator", "f
 _QUANTILES = 4096
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_WORST, _BEST = -0.35, 0.55  # effects that add up stay where `MINI_NOISE` has room
 _SAMPLING = Sampling(0.7, 1.0, 96)
 
 
@@ -202,7 +203,8 @@ class FutileProposer:
     """Proposes edits that do nothing, for null tests; with `planted`, one effect among them.
 
     Attributes:
-        planted: Identity of a bundle -> effect, filled as edits are proposed: give the same mapping to a `SimulatedEvaluator`.
+        planted: Hash of a bundle -> effect, filled as edits are proposed, on top of the parent's: give the same mapping to a
+            `SimulatedEvaluator`.
         effect: Effect of every proposed edit (0: none), or of the first of each call with `first_only`.
         first_only: Whether only the first edit of a call carries `effect`.
         alone: Whether a call proposes its first edit only.
@@ -221,7 +223,7 @@ class FutileProposer:
         offered = futile_edits(parent, rng.randrange(1_000_000))
         for place, (kind, bundle) in enumerate(offered[:1] if self.alone else offered):
             effect = self.effect if place == 0 or not self.first_only else 0.0
-            self.planted.setdefault(bundle.hash, inherited + effect)
+            self.planted.setdefault(bundle.hash, max(_WORST, min(_BEST, inherited + effect)))
             component = "prompt" if kind == "whitespace" else "hook:inert"
             edits.append(Edit(component, kind, "none: it changes nothing", (), (), (), bundle))
         return edits

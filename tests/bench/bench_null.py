@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -153,18 +152,20 @@ def _spent(record: SearchRecord, last: int) -> int:
     return sum(one.episodes + NULL_EPISODES * (one.decision is not None) for one in rounds)
 
 
-def summary(name: str, rows: Sequence[dict[str, Any]]) -> str:
-    """One line: the share that accepted anything with its 95 % interval, gates, episodes."""
-    needs = theory(cases()[name].config.search_instances, alpha=cases()[name].config.alpha)
-    powered = name.startswith("power")
-    found = sum(row["to_first"] is not None and row["to_first"] <= needs.episodes and row["effect"] > 0 for row in rows) if powered else 0
-    hits = found if powered else sum(row["accepted"] > 0 for row in rows)
+def summary(name: str, case: Case, rows: Sequence[dict[str, Any]]) -> str:
+    """One line: the share that accepted anything (under "power": that found the edit in time) with its 95 % interval, gates, episodes."""
+    needs = theory(case.config.search_instances, alpha=case.config.alpha)
+    if case.alone:
+        hits = sum(row["to_first"] is not None and row["to_first"] <= needs.episodes for row in rows)
+    elif case.first_only:
+        hits = sum(row["effect"] > 0 for row in rows)
+    else:
+        hits = sum(row["accepted"] > 0 for row in rows)
     low, high = clopper_pearson(hits, len(rows))
     gates, episodes = (sum(row[key] for row in rows) / len(rows) for key in ("gates", "episodes"))
-    tail = f"; theory: {needs.run:.3f} within {needs.episodes} episodes" if powered else ""
-    return (
-        f"{name}: {hits} of {len(rows)} = {hits / len(rows):.4f} [{low:.4f}, {high:.4f}]; {gates:.2f} gates, {episodes:.0f} episodes{tail}"
-    )
+    share = f"{hits} of {len(rows)} = {hits / len(rows):.4f} [{low:.4f}, {high:.4f}]"
+    tail = f"; theory: {needs.run:.3f} within {needs.episodes} episodes" if case.alone else ""
+    return f"{name}: {share}; {gates:.2f} gates, {episodes:.0f} episodes{tail}"
 
 
 def _done(log: Path) -> Iterator[dict[str, Any]]:
@@ -184,8 +185,8 @@ def main() -> None:
     noise = f"Beta({MINI_NOISE.a:.3f}, {MINI_NOISE.b:.3f}): mean {MINI_NOISE.mean:.2f}, flip rate {MINI_NOISE.flip_rate:.2f}"
     print(f"noise {noise}")
     print(
-        f"theory: +{100 * GAIN:.0f} points, {needs.discordant:.3f} of pairs differ; race passed {needs.race:.3f}, {needs.pairs} pairs a gate "
-        f"(power {needs.gate:.3f}), {needs.generations} generations, {needs.episodes} episodes, found {needs.run:.3f}"
+        f"theory: +{100 * GAIN:.0f} points, {needs.discordant:.3f} of pairs differ; race passed {needs.race:.3f}, gate of {needs.pairs} "
+        f"pairs passed {needs.gate:.3f}; {needs.generations} generations, {needs.episodes} episodes: found {needs.run:.3f}"
     )
     for name in options.cases:
         rows = {row["seed"]: row for row in _done(options.log) if row["case"] == name}
@@ -196,7 +197,7 @@ def main() -> None:
                 rows[seed] = run(known[name], seed)
                 log.write(json.dumps({"case": name, **rows[seed]}) + "\n")
         spent_ms = 1000 * (time.process_time() - started_s) / max(1, len(missing))
-        print(summary(name, list(rows.values())), f"({spent_ms:.0f} ms CPU a run)" if not math.isclose(spent_ms, 0) else "", flush=True)
+        print(summary(name, known[name], list(rows.values())), f"({spent_ms:.0f} ms CPU a run)" if missing else "", flush=True)
 
 
 if __name__ == "__main__":
