@@ -177,9 +177,12 @@ def _plain(harness_hash: str) -> tuple[Episode, Episode]:
     return _graded(spec, False), _graded(spec, True)
 
 
+_NUMBERS = 64
+"""Different calls of `futile_edits`: writing a bundle out takes longer than racing it, so a process makes each once."""
 _INERT = "def on_start(event, state):\n    {body}\n    return None\n"
 
 
+@lru_cache(maxsize=4096)
 def futile_edits(parent: HarnessBundle, number: int) -> tuple[tuple[str, HarnessBundle], ...]:
     """Four edits that change a bundle's hash and nothing that an episode could show: kind and child.
 
@@ -220,7 +223,7 @@ class FutileProposer:
         """Four edits: comment, whitespace, renamed variable, inert hook."""
         edits = []
         inherited = self.planted.get(parent.hash, 0.0)
-        offered = futile_edits(parent, rng.randrange(1_000_000))
+        offered = futile_edits(parent, rng.randrange(_NUMBERS))
         for place, (kind, bundle) in enumerate(offered[:1] if self.alone else offered):
             effect = self.effect if place == 0 or not self.first_only else 0.0
             self.planted.setdefault(bundle.hash, max(_WORST, min(_BEST, inherited + effect)))

@@ -34,6 +34,8 @@ from coevo.harness.bundle import HarnessBundle
 from coevo.tasks import load_family
 from coevo.tasks.family import Size
 
+FAMILY = load_family("payroll")
+BASE = HarnessBundle.load(FAMILY.base_harness(Size.MINI))
 GAIN, HARM = 0.10, -0.05
 POWER_GATE, POWER_RUN = 0.90, 0.80
 QUICKSTART = Path(__file__).resolve().parents[2] / "jobs" / "configs" / "quickstart.yaml"
@@ -131,10 +133,8 @@ def run(case: Case, seed: int) -> dict[str, Any]:
     planted: dict[str, float] = {}
     proposer = FutileProposer(planted, effect=case.effect, first_only=case.first_only, alone=case.alone)
     evaluator = SimulatedEvaluator(seed, effects=planted)
-    family = load_family("payroll")
-    base = HarnessBundle.load(family.base_harness(Size.MINI))
-    task = SearchTask(family, Size.MINI, 1, case.config, seed)
-    record = search(base, task, evaluator=evaluator, proposer=proposer)
+    task = SearchTask(FAMILY, Size.MINI, 1, case.config, seed)
+    record = search(BASE, task, evaluator=evaluator, proposer=proposer)
     first = next((at for at, one in enumerate(record.rounds) if one.accepted), None)
     return {
         "seed": seed,
