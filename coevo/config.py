@@ -28,6 +28,7 @@ __all__ = [
     "LocalizeConfig",
     "PlacementConfig",
     "PoolsConfig",
+    "ProposerConfig",
     "RetentionConfig",
     "RewriteConfig",
     "RolloutConfig",
@@ -175,6 +176,34 @@ class SearchBudgetConfig(Config):
         return any(getattr(self, unit) is not None for unit in ("usd", "tokens", "episodes", "seconds"))
 
 
+class ProposerConfig(Config):
+    """Who proposes edits of the harness."""
+
+    kind: str = "catalogue"
+    """`catalogue` (typed operators, no LLM), `llm` (an agent that reads failures and writes edits), `recorded` (a log of proposals), the
+    name of an entry point of the group `coevo.proposers`, or `module:attr`."""
+    operators: tuple[str, ...] | None = None
+    """Operators of the catalogue in the order that breaks ties; null takes the default ones (`coevo.evolve.catalogue.OPERATORS`)."""
+    model: Literal["expert", "weak"] = "expert"
+    """Who the LLM proposer is: `expert` (`expert.kind` openai or recorded) or the weak model itself."""
+    agents: int = Field(1, ge=1)
+    """LLM agents that work at once in one call, each with a seed of its own."""
+    edits: int = Field(3, ge=1)
+    """Edits that one agent may submit."""
+    max_turns: int = Field(40, ge=4, le=1000)
+    """Turns that one agent may take."""
+    max_tokens: int = Field(4096, ge=64)
+    """Longest turn of an agent, in tokens: it writes source text."""
+    log: str | None = None
+    """Proposals that `kind: recorded` answers from: a file of one record a line, or `STORE#RUN`, a run's store and name."""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.kind == "recorded" and self.log is None:
+            raise ValueError("kind=recorded needs log, the proposals to answer from")
+        return self
+
+
 class EvolveConfig(Config):
     """Harness search with the weak model."""
 
@@ -212,6 +241,8 @@ class EvolveConfig(Config):
     """Fresh selection instances on which the winner and the base harness are measured again before the winner is reported; 0: not."""
     budget: SearchBudgetConfig = SearchBudgetConfig()
     """Limits of this search alone; it ends with what it has when the next batch does not fit."""
+    proposer: ProposerConfig = ProposerConfig()
+    """Who proposes the edits."""
 
 
 class LocalizeConfig(Config):
@@ -429,6 +460,11 @@ class RunConfig(Config):
         sizes = range(least, self.train.workers + 1) if least is not None else range(1, 2)
         if not sizes or any(self.train.global_batch % size for size in sizes):
             raise ValueError(f"cluster.min_train_workers={least}: every size up to train.workers must divide train.global_batch")
+        proposer = self.evolve.proposer
+        if proposer.kind == "llm" and proposer.model == "expert" and self.expert.kind == "reference":
+            raise ValueError("evolve.proposer.kind=llm needs a model: expert.kind=openai or recorded, or evolve.proposer.model=weak")
+        if proposer.kind == "llm" and proposer.model == "weak" and self.weak.model == "mini":
+            raise ValueError("evolve.proposer.model=weak: the embedded model writes no code; name another in weak.model")
         if self.weak.engine == "recorded" and self.weak.recording is None:
             raise ValueError("weak.engine=recorded needs weak.recording, the folder to answer from")
         return self

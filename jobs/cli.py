@@ -22,6 +22,7 @@ import typer
 from coevo.config import RunConfig, load_config
 from coevo.errors import CoevoError
 from jobs.display import Display, DisplayKind, open_display
+from jobs.harness import build_harness_app
 
 __all__ = ["STAGES", "Result", "build_app", "guarded", "main", "run_stage"]
 
@@ -118,6 +119,7 @@ def build_app(runner: StageRunner = run_stage) -> typer.Typer:
     app.command("doctor", help="Check this machine, the store and a cluster, one line each.")(_doctor)
     app.command("gc", help="List what nobody needs of a run (leftovers, old attempts, old runs) and remove it after asking.")(_gc)
     app.command("new-family", help="Write a working skeleton of a task family: world, grader, reference, base harness, test.")(_new_family)
+    app.add_typer(build_harness_app(guarded), name="harness")
     return app
 
 

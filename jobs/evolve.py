@@ -7,22 +7,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from coevo.evolve.budget import MeteredEvaluator
-from coevo.evolve.catalogue import CatalogueProposer
 from coevo.evolve.evaluator import Evaluator, Play
 from coevo.evolve.plan import closing_episodes, plan_search
 from coevo.evolve.rounds import SearchRecord
 from coevo.evolve.search import SearchTask, search
 from coevo.evolve.stage import BatchStage, distinct, marked
 from coevo.harness.bundle import HarnessBundle
-from coevo.mini.tokenizer import CHAIN_NAMES
 from coevo.models.null import NullSource
 from coevo.ports import ModelSource
 from coevo.records import Episode, UsageRecord
 from coevo.report.evolution import search_lines
 from coevo.rollout import AgentSource
+from coevo.store.harnesses import HarnessStore
 from coevo.store.ledger import Budget, Ledger, Spend, check_affordable
 from jobs.context import RunContext, StageResult
 from jobs.estimates import EPISODES
+from jobs.proposer import open_proposer
 
 __all__ = ["ClusterEvaluator", "evolved_harness", "main", "metered", "search_record", "search_task"]
 
@@ -37,10 +37,16 @@ class ClusterEvaluator:
     owed: int = 0
     played: int = 0
     usage: list[UsageRecord] = field(default_factory=list)
+    harnesses: HarnessStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.harnesses = HarnessStore(self.context.store, self.context.run)
 
     def play(self, plays: Sequence[Play]) -> list[Mapping[str, Episode]]:
         """Committed episodes by item, per play."""
         context, agents = self.context, [self._agent(play) for play in plays]
+        for play in plays:
+            self.harnesses.put(play.bundle)
         items = [item for play, agent in zip(plays, agents, strict=True) for item in marked(agent, play.items)]
         label = f"{STAGE}/{'+'.join(dict.fromkeys(play.purpose for play in plays))}"
         stage = BatchStage(distinct(agents), context.store_source, context.run, label)
@@ -115,7 +121,7 @@ def _search(context: RunContext) -> SearchRecord:
     writer = context.writer(STAGE, _inputs(context), _settings(context), expected=0)
     evaluator, task = ClusterEvaluator(context), search_task(context)
     with metered(context, evaluator, task) as paying:
-        record = search(context.base_harness, task, evaluator=paying, proposer=CatalogueProposer(names=CHAIN_NAMES))
+        record = search(context.base_harness, task, evaluator=paying, proposer=open_proposer(context))
     writer.expected = evaluator.played
     writer.wrote(evaluator.played - evaluator.owed)
     if evaluator.owed:

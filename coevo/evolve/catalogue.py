@@ -1,7 +1,8 @@
 """The catalogue proposer: typed mutation operators with no LLM, driven only by what the parent's search episodes show.
 
 The operators know no family: tools, items and fields are mined (`coevo.evolve.traces`), sources are filled in
-(`coevo.evolve.components`, `coevo.evolve.repairs`). Each operator says which failed episodes show the need; the proposer ranks by their
+(`coevo.evolve.components`, `coevo.evolve.repairs`). Further operators are in `coevo.evolve.operators`, and take part where a run's
+configuration names them. Each operator says which failed episodes show the need; the proposer ranks by their
 number. It is the embedded default and a baseline for proposers that think; it can't find what its catalogue lacks.
 """
 
@@ -22,7 +23,7 @@ from coevo.harness.sandbox import SandboxPool, shared_pool
 from coevo.harness.tools import FINISH, ToolEntry
 from coevo.records import Status
 
-__all__ = ["OPERATORS", "CatalogueProposer", "Mined", "Operator", "rename_tool"]
+__all__ = ["OPERATORS", "CatalogueProposer", "Mined", "Operator", "Place", "hook_edit", "mined_edit", "rename_tool", "shown_names"]
 
 _MIN_SUCCESSES = 2
 _KEEP_TURNS = (3, 4, 6)
@@ -73,20 +74,21 @@ class Mined:
 Operator = Callable[[Mined], list[Edit]]
 
 
-def _edit(
+def mined_edit(
     mined: Mined, component: str, mechanism: str, hypothesis: str, places: Sequence[Place], risks: Iterable[str], **changes: object
 ) -> Edit:
+    """An edit of the mined parent: `changes` are attributes of the bundle, `places` its evidence and predicted fixes."""
     bundle = mined.parent.replace(**changes)
     fixes = tuple(dict.fromkeys(episode_id for episode_id, _ in places))
     return Edit(component, mechanism, hypothesis, tuple(places), fixes, tuple(risks), bundle)
 
 
-def _hook_edit(mined: Mined, name: str, source: str, mechanism: str, hypothesis: str, places: Sequence[Place], risk: str) -> list[Edit]:
+def hook_edit(mined: Mined, name: str, source: str, mechanism: str, hypothesis: str, places: Sequence[Place], risk: str) -> list[Edit]:
     """An edit that adds or updates one hook; nothing when no failed episode asks for it."""
     if not places:
         return []
     hooks = {**mined.parent.hooks, name: source}
-    return [_edit(mined, f"hook:{name}", mechanism, hypothesis, places, (risk,), hooks=hooks)]
+    return [mined_edit(mined, f"hook:{name}", mechanism, hypothesis, places, (risk,), hooks=hooks)]
 
 
 def todo_note(mined: Mined) -> list[Edit]:
@@ -97,7 +99,7 @@ def todo_note(mined: Mined) -> list[Edit]:
     source = components.todo_note(work.listing, work.settling, field=work.item)
     places = mined.failed_at(lambda trace: trace.last_turn if work.open_items(trace) or not work.listed(trace) else None)
     hypothesis = f"items from {work.listing} stay open; a note after every result names them until {' or '.join(work.settling)} took them"
-    return _hook_edit(mined, "todo", source, "todo note", hypothesis, places, "the note costs tokens in every observation")
+    return hook_edit(mined, "todo", source, "todo note", hypothesis, places, "the note costs tokens in every observation")
 
 
 def finish_guard(mined: Mined) -> list[Edit]:
@@ -112,7 +114,7 @@ def finish_guard(mined: Mined) -> list[Edit]:
         return trace.last_turn if left else None
 
     risk = "an item that can't be settled blocks the episode until its turns run out"
-    return _hook_edit(mined, "guard", source, "finish guard", "episodes finish while items are open", mined.failed_at(early), risk)
+    return hook_edit(mined, "guard", source, "finish guard", "episodes finish while items are open", mined.failed_at(early), risk)
 
 
 def loop_breaker(mined: Mined) -> list[Edit]:
@@ -123,7 +125,7 @@ def loop_breaker(mined: Mined) -> list[Edit]:
         return next((after.turn for step, after in pairs if step.shown == after.shown), None)
 
     places, risk = mined.failed_at(loops), "a read that must be repeated at once is refused"
-    return _hook_edit(mined, "loop", components.loop_breaker(), "loop breaker", "the same call is made twice running", places, risk)
+    return hook_edit(mined, "loop", components.loop_breaker(), "loop breaker", "the same call is made twice running", places, risk)
 
 
 def recipe_tool(mined: Mined) -> list[Edit]:
@@ -155,7 +157,7 @@ def _recipe_edit(mined: Mined, recipe: Recipe, name: str, *, hide: bool) -> Edit
         tools.insert(0, ToolEntry(name, composite=True))
     steps = transitions(_with_recipe(trace, mined, recipe, name, hide=hide) for trace in mined.successes)
     share = f"{recipe.count} of {recipe.reads} times in successes"
-    return _edit(
+    return mined_edit(
         mined,
         f"tool:{name}",
         "recipe tool" + (", parts hidden" if hide else ""),
@@ -172,7 +174,7 @@ def _with_recipe(trace: Trace, mined: Mined, recipe: Recipe, name: str, *, hide:
     """Shown names of a trace's accepted calls, as they would be with the recipe in place."""
     sequence: list[str] = []
     read, then = mined.shown.get(recipe.read), mined.shown.get(recipe.then)
-    for shown in _shown_names(trace):
+    for shown in shown_names(trace):
         if shown == read:
             sequence.append(name)
         elif shown == then and sequence and sequence[-1] == name:
@@ -182,7 +184,8 @@ def _with_recipe(trace: Trace, mined: Mined, recipe: Recipe, name: str, *, hide:
     return sequence
 
 
-def _shown_names(trace: Trace) -> list[str]:
+def shown_names(trace: Trace) -> list[str]:
+    """Shown names of the calls that were not refused, in order."""
     return [step.shown.name for step in trace.steps if not step.refused]
 
 
@@ -199,13 +202,13 @@ def hide_covered(mined: Mined) -> list[Edit]:
         tools = tuple(entry for entry in mined.parent.tools if entry.composite or entry.name not in parts)
         if parts and places:
             hypothesis = f"{name} does what {' and '.join(sorted(parts))} do; going around it is where episodes fail"
-            edits.append(_edit(mined, "tools", "hide covered tools", hypothesis, places, ("a case needs a part alone",), tools=tools))
+            edits.append(mined_edit(mined, "tools", "hide covered tools", hypothesis, places, ("a case needs a part alone",), tools=tools))
     return edits
 
 
 def playbook(mined: Mined) -> list[Edit]:
     """Write the successes' usual order of calls into the prompt."""
-    steps = transitions(_shown_names(trace) for trace in mined.successes)
+    steps = transitions(shown_names(trace) for trace in mined.successes)
     usual = dict(steps)
 
     def deviates(trace: Trace) -> int | None:
@@ -218,7 +221,7 @@ def playbook(mined: Mined) -> list[Edit]:
     prompt = components.with_playbook(mined.parent.system_prompt, steps)
     risk = "what the usual order leaves out is done less"
     hypothesis = "failed episodes leave the order of calls that successes share"
-    return [_edit(mined, "prompt", "playbook", hypothesis, places, (risk,), system_prompt=prompt)]
+    return [mined_edit(mined, "prompt", "playbook", hypothesis, places, (risk,), system_prompt=prompt)]
 
 
 def trim_context(mined: Mined) -> list[Edit]:
@@ -236,7 +239,7 @@ def trim_context(mined: Mined) -> list[Edit]:
 
         hypothesis = f"mistakes come late; with {keep} turns in view the note says what is left and old text distracts no more"
         places, risks = mined.failed_at(late), ("a value read earlier is out of view when it is needed",)
-        edits.append(_edit(mined, "context", f"keep {keep} turns", hypothesis, places, risks, context=policy))
+        edits.append(mined_edit(mined, "context", f"keep {keep} turns", hypothesis, places, risks, context=policy))
     return edits
 
 
@@ -256,7 +259,7 @@ def repair_ids(mined: Mined) -> list[Edit]:
         "a call names an id that no result carried and one that did is a single edit away",
         "a rare id is taken for a common one",
     )
-    return _hook_edit(mined, "ids", repairs.repair_ids(), "repair ids", hypothesis, mined.failed_at(miscopied), risk)
+    return hook_edit(mined, "ids", repairs.repair_ids(), "repair ids", hypothesis, mined.failed_at(miscopied), risk)
 
 
 def _near(one: str, other: str) -> bool:
@@ -279,13 +282,13 @@ def repair_value(mined: Mined) -> list[Edit]:
         source = repairs.repair_value(item=work.item, field=carried.field, argument=carried.argument, settling=carried.tools)
         hypothesis = f"{carried.argument} differs from the {carried.field} computed just before"
         places, risk = mined.failed_at(carried.broken_at), "a value computed for another purpose is forced into the call"
-        edits += _hook_edit(mined, "value", source, "repair value", hypothesis, places, risk)
+        edits += hook_edit(mined, "value", source, "repair value", hypothesis, places, risk)
     return edits
 
 
 def hide_unused(mined: Mined) -> list[Edit]:
     """Hide tools that no success used."""
-    used = {name for trace in mined.successes for name in _shown_names(trace)}
+    used = {name for trace in mined.successes for name in shown_names(trace)}
     idle = {entry.shown_name for entry in mined.parent.tools} - used - {mined.shown.get(FINISH, FINISH)}
     places = mined.failed_at(lambda trace: next((step.turn for step in trace.steps if step.shown.name in idle), None))
     if not idle or not places or len(mined.successes) < _MIN_TO_HIDE:
@@ -293,7 +296,7 @@ def hide_unused(mined: Mined) -> list[Edit]:
     tools = tuple(entry for entry in mined.parent.tools if entry.shown_name not in idle)
     composites = {entry.name: mined.parent.composites[entry.name] for entry in tools if entry.composite}
     hypothesis = f"no success used {', '.join(sorted(idle))}; failures did"
-    return [_edit(mined, "tools", "hide unused", hypothesis, places, ("a rare case needs it",), tools=tools, composites=composites)]
+    return [mined_edit(mined, "tools", "hide unused", hypothesis, places, ("a rare case needs it",), tools=tools, composites=composites)]
 
 
 def rename_tool(mined: Mined) -> list[Edit]:
@@ -306,7 +309,7 @@ def rename_tool(mined: Mined) -> list[Edit]:
         return []
     entries[index] = dataclasses.replace(entries[index], shown=free)
     risk = "the prompt names the tool by its old name"
-    return [_edit(mined, "tools", "rename", f"none: {entries[index].name} is shown as {free}", (), (risk,), tools=tuple(entries))]
+    return [mined_edit(mined, "tools", "rename", f"none: {entries[index].name} is shown as {free}", (), (risk,), tools=tuple(entries))]
 
 
 OPERATORS: tuple[Operator, ...] = (

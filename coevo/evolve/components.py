@@ -9,7 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["finish_guard", "loop_breaker", "playbook", "recipe_tool", "todo_note", "with_playbook"]
+__all__ = [
+    "cycle_breaker",
+    "example",
+    "finish_guard",
+    "finish_reminder",
+    "loop_breaker",
+    "playbook",
+    "recipe_tool",
+    "todo_note",
+    "with_playbook",
+    "with_sentence",
+]
 
 _TRACK = """
 LISTING = {listing!r}
@@ -67,6 +78,35 @@ def before_finish(event, state):
     return None
 """
 
+_REMIND = """
+def after_tool(event, state):
+    return {"state": track(event, state)}
+
+
+def before_model(event, state):
+    if state.get("listed") and not still_open(state):
+        return {"inject_message": "todo none , finish"}
+    return None
+"""
+
+_CYCLE = """SETTLING = {settling!r}
+KEPT = 20
+
+
+def before_tool(event, state):
+    seen = state.get("seen", [])
+    call = event["call"]
+    if len([one for one in seen if one == call]) >= {times}:
+        return {{"block_call": "asked before"}}
+    return {{"state": {{"seen": (seen + [call])[-KEPT:]}}}}
+
+
+def after_tool(event, state):
+    if event["error"] or event["call"]["name"] not in SETTLING:
+        return None
+    return {{"state": {{"seen": []}}}}
+"""
+
 _LOOP = """def before_tool(event, state):
     call = event["call"]
     if state.get("last") == call:
@@ -91,6 +131,27 @@ def finish_guard(listing: str, settling: Sequence[str], *, field: str = "") -> s
 def loop_breaker() -> str:
     """Hook that refuses a call equal to the one before."""
     return _LOOP
+
+
+def finish_reminder(listing: str, settling: Sequence[str], *, field: str = "") -> str:
+    """Hook that says before each turn that nothing is left once all listed items are settled; items as in `todo_note`."""
+    return _TRACK.format(listing=listing, settling=tuple(sorted(settling)), field=field).lstrip() + _REMIND
+
+
+def cycle_breaker(settling: Sequence[str], *, times: int = 2) -> str:
+    """Hook that refuses a call made `times` times already since the last settling call, whatever stood between."""
+    return _CYCLE.format(settling=tuple(sorted(settling)), times=times)
+
+
+def example(calls: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """`example survey shelf , open_book book , finish .`: tools with the names of their arguments, never the values."""
+    return f"example {' , '.join(' '.join([tool, *arguments]) for tool, arguments in calls)} ."
+
+
+def with_sentence(prompt: str, sentence: str) -> str:
+    """The prompt with a sentence at its end, once."""
+    bare = prompt.rstrip()
+    return f"{bare}\n" if sentence in bare else f"{bare} {sentence}\n"
 
 
 def recipe_tool(name: str, parameter: str, read: str, then: str, fields: Sequence[str]) -> str:

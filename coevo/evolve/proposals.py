@@ -20,7 +20,7 @@ from coevo.identity import content_hash, short
 from coevo.ports import BlobStore, PutResult
 from coevo.records import Episode, Record, UsageRecord
 
-__all__ = ["EditRecord", "ProposalLog", "ProposalRecord", "lineage_of", "proposal_key"]
+__all__ = ["EditRecord", "Line", "ProposalLog", "ProposalRecord", "lineage_of", "proposal_key"]
 
 
 class EditRecord(BaseModel):
@@ -118,7 +118,7 @@ def proposal_key(proposer: str, parent: HarnessBundle, evidence: Evidence, seed:
 
 
 class ProposalLog:
-    """Proposal records below a prefix of a store, or in one file of lines.
+    """Proposal records below a prefix of a store.
 
     Args:
         store: Where they lie.
@@ -146,7 +146,7 @@ class ProposalLog:
             yield ProposalRecord.from_bytes(self._store.get(info.key))
 
     def _path(self, key: str) -> str:
-        return f"{self._prefix}/{key[:2]}/{key}.json"
+        return f"{self._prefix}/{key}.json"
 
     @staticmethod
     def read_lines(path: Path) -> list[ProposalRecord]:
@@ -162,32 +162,38 @@ class ProposalLog:
             raise ConfigError("the proposal log can't be read", seen=f"{path}: {str(error)[:200]}", fix=fix) from error
 
 
-def lineage_of(harness_hash: str, base: HarnessBundle, records: Iterable[ProposalRecord]) -> list[tuple[EditRecord | None, HarnessBundle]]:
-    """From the base to a candidate: each harness with the edit that led to it, None for the base.
+Line = list[tuple[EditRecord | None, HarnessBundle]]
+"""From a base to a harness: each with the edit that led to it, where that is recorded."""
+
+
+def lineage_of(harness_hash: str, base: HarnessBundle, records: Iterable[ProposalRecord], played: Iterable[HarnessBundle] = ()) -> Line:
+    """From the base to a candidate.
 
     Args:
         harness_hash: The candidate's hash, or the first digits of it.
         base: Where the search started.
         records: Proposals of the search, in any order.
+        played: Harnesses that were played: among them those that no proposer made, as children of two candidates.
 
     Raises:
         ConfigError: No candidate has this hash, several begin with these digits, or its line does not start at `base`.
     """
-    steps = {edit.harness_hash: (record.parent, edit) for record in records for edit in record.edits}
-    known = [base.hash, *steps]
-    matches = [one for one in dict.fromkeys(known) if harness_hash and one.startswith(harness_hash)]
+    bundles = {bundle.hash: bundle for bundle in played}
+    edits = {edit.harness_hash: (record.parent, edit) for record in records for edit in record.edits}
+    parents = {name: bundle.parent for name, bundle in bundles.items()} | {name: parent for name, (parent, _) in edits.items()}
+    known = dict.fromkeys([base.hash, *parents])
+    matches = [one for one in known if harness_hash and one.startswith(harness_hash)]
     if len(matches) != 1:
         fix = "give more digits" if matches else nearest(harness_hash[:12], map(short, known))
         raise ConfigError("no candidate has this hash" if not matches else "several candidates begin so", seen=harness_hash, fix=fix)
-    line: list[EditRecord] = []
-    at = matches[0]
-    while at != base.hash:
-        if at not in steps or len(line) > len(steps):
-            raise ConfigError("the candidate does not descend from this harness", seen=short(at), fix="name the run's own base harness")
-        parent, edit = steps[at]
-        line.append(edit)
-        at = parent
-    found: list[tuple[EditRecord | None, HarnessBundle]] = [(None, base)]
-    for edit in reversed(line):
-        found.append((edit, edit.edit(found[-1][1]).bundle))
+    line = [matches[0]]
+    while line[-1] != base.hash:
+        parent = parents.get(line[-1])
+        if parent is None or parent in line:
+            raise ConfigError("the candidate does not descend from this harness", seen=short(line[-1]), fix="name the run's own base")
+        line.append(parent)
+    found: Line = [(None, base)]
+    for name in reversed(line[:-1]):
+        edit = edits[name][1] if name in edits else None
+        found.append((edit, bundles[name] if edit is None else edit.edit(found[-1][1]).bundle))
     return found

@@ -1,10 +1,10 @@
-"""Source text of hooks that repair arguments: ids that were miscopied, and sums that differ from what was computed."""
+"""Source text of hooks that repair arguments: ids that were miscopied, sums that differ from what was computed, wrong types and names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["repair_ids", "repair_value"]
+__all__ = ["repair_ids", "repair_types", "repair_value"]
 
 _IDS = """import re
 
@@ -92,10 +92,55 @@ def before_tool(event, state):
     return {{"rewrite_call": {{"name": call["name"], "arguments": {{**call["arguments"], ARGUMENT: known}}}}}}
 """
 
+_TYPES = """import re
+
+TYPES = {types!r}
+
+
+def fixed(value, kind):
+    if isinstance(value, bool):
+        return value
+    if kind == "string" and isinstance(value, int):
+        return str(value)
+    if kind not in ("integer", "number") or not isinstance(value, str):
+        return value
+    text = value.replace(",", "").strip().strip("$").strip()
+    if re.fullmatch("-?[0-9]+", text):
+        return int(text)
+    if kind == "number" and re.fullmatch("-?[0-9]+[.][0-9]+", text):
+        return float(text)
+    return value
+
+
+def before_tool(event, state):
+    call = event["call"]
+    kinds = {{entry[1]: entry[2] for entry in TYPES if entry[0] == call["name"]}}
+    if not kinds:
+        return None
+    unknown = [name for name in call["arguments"] if name not in kinds]
+    missing = [name for name in kinds if name not in call["arguments"]]
+    arguments = {{}}
+    for name, value in call["arguments"].items():
+        target = missing[0] if name in unknown and len(unknown) == 1 and len(missing) == 1 else name
+        arguments[target] = fixed(value, kinds.get(target))
+    if arguments != call["arguments"]:
+        return {{"rewrite_call": {{"name": call["name"], "arguments": arguments}}}}
+    return None
+"""
+
 
 def repair_ids() -> str:
     """Hook that replaces an id which no observation carried by the one carried id that is a single edit away, if there is exactly one."""
     return _IDS
+
+
+def repair_types(types: Sequence[tuple[str, str, str]]) -> str:
+    """Hook that writes numbers as numbers and text as text, and gives the one unknown argument of a call the name of the one missing.
+
+    Args:
+        types: (tool, argument, JSON type) of every argument of the tools to repair.
+    """
+    return _TYPES.format(types=tuple(types))
 
 
 def repair_value(*, item: str, field: str, argument: str, settling: Sequence[str]) -> str:

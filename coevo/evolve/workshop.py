@@ -183,7 +183,7 @@ class WorkshopWorld(PlainWorld):
         """All components, or one."""
         texts = component_texts(self._draft())
         if not component:
-            shown = [tool.name for tool in self._desk.evidence.family_tools]
+            shown = {tool.name: f"{tool.description} ({', '.join(tool.argument_names)})" for tool in self._desk.evidence.family_tools}
             return {"components": {name: f"{len(text)} characters" for name, text in texts.items()}, "family_tools": shown}
         if component not in texts:
             raise ToolError(f"there is no {component}; the components are {', '.join(texts)}")
@@ -289,7 +289,7 @@ class WorkshopWorld(PlainWorld):
     def _place(self, text: str) -> tuple[str, int]:
         name, _, number = text.partition(":")
         episode = self._episode(name.strip())
-        if not number.strip().isdecimal() or not int(number) < len(episode.turns) or episode.success:
+        if number.strip() not in {str(turn) for turn in range(len(episode.turns))} or episode.success:
             raise ToolError(f"{text[:40]} is no turn of a failure; write it as f2:5")
         return episode.id, int(number)
 

@@ -15,15 +15,18 @@ from pydantic import ValidationError
 import coevo.records
 from coevo.evolve.archive import Archive, ArchiveRecord, Candidate
 from coevo.evolve.gate import GateDecision
+from coevo.evolve.proposals import ProposalRecord
 from coevo.identity import canonical_json, content_hash, derive_seed, short
 from coevo.records import Episode, EpisodeSpec, Localization, Measurement, Record, Verdict
 from coevo.store.artifacts import StageManifest
+from coevo.store.harnesses import HarnessRecord
 from coevo.store.ledger import LedgerEntry
 
 FOLDER = Path(__file__).parents[1] / "data" / "records"
 _NAMED = [getattr(coevo.records, name) for name in coevo.records.__all__]
 CORE = [kind for kind in _NAMED if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record]
-KINDS = {kind.__name__: kind for kind in [*CORE, StageManifest, LedgerEntry, GateDecision, Candidate, ArchiveRecord]}
+_FURTHER: list[type[Record]] = [StageManifest, LedgerEntry, GateDecision, Candidate, ArchiveRecord, ProposalRecord, HarnessRecord]
+KINDS = {kind.__name__: kind for kind in [*CORE, *_FURTHER]}
 
 
 def stored(name: str) -> bytes:

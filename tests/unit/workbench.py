@@ -31,7 +31,10 @@ TURNS: tuple[tuple[str, ToolCall], ...] = (
     ("", ToolCall("read_turns", {"episode": "s1", "first": 0, "count": 3})),
     ("", ToolCall("read_harness", {})),
     ("", ToolCall("read_past_edits", {})),
-    ("It finishes with books open.", ToolCall("write_component", {"component": "hook:guard", "text": "def before_finish(event):\n    pass"})),
+    (
+        "It finishes with books open.",
+        ToolCall("write_component", {"component": "hook:guard", "text": "def before_finish(event):\n    pass"}),
+    ),
     ("The signature was wrong.", ToolCall("write_component", {"component": "hook:guard", "text": GUARD})),
     (
         "",

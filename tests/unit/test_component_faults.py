@@ -1,0 +1,25 @@
+"""A component that is switched off counts against its harness, even where the episode succeeds."""
+
+from __future__ import annotations
+
+from coevo.evolve.faults import faults_by_component, faulty_episodes
+from tests.unit.shelf import base, play_script, solution
+
+CRASH = "def before_tool(event, state):\n    return event['nothing']\n"
+RARE = "def after_tool(event, state):\n    return {'note': event['result']['price']} if event['call']['name'] == 'discard' else None\n"
+
+
+def test_successes_with_a_dead_hook_are_counted() -> None:
+    harness = base().replace(hooks={"crash": CRASH, "rare": RARE})
+    episodes = [play_script(seed, solution(seed), bundle=harness) for seed in range(8)]
+    assert all(episode.success for episode in episodes), "the session goes on without the hook"
+    assert faulty_episodes(episodes) == 8
+    rare = sum(any(call == "discard" for call, _ in solution(seed)) for seed in range(8))
+    assert rare > 0
+    assert faults_by_component(episodes) == {"hook:crash": 8, "hook:rare": rare}
+
+
+def test_a_sound_harness_has_none() -> None:
+    episodes = [play_script(seed, solution(seed)) for seed in range(3)]
+    assert faulty_episodes(episodes) == 0
+    assert faults_by_component(episodes) == {}
