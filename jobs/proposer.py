@@ -13,9 +13,9 @@ from coevo.config import RunConfig
 from coevo.errors import ConfigError
 from coevo.evolve.llm import ProposerModel
 from coevo.evolve.proposals import ProposalLog, ProposalRecord
-from coevo.evolve.propose import Edit, Evidence, Proposed, TracedProposer
+from coevo.evolve.propose import Edit, Evidence, Proposed, Proposer, TracedProposer
 from coevo.evolve.proposers import ProposerSetup, load_proposer
-from coevo.evolve.recorded import KeptProposer
+from coevo.evolve.recorded import KeptProposer, RecordedProposer
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import content_hash
 from coevo.mini.tokenizer import CHAIN_NAMES
@@ -39,8 +39,8 @@ def proposal_log(context: RunContext) -> ProposalLog:
     return ProposalLog(context.store, f"{context.run}/{PROPOSALS}")
 
 
-def open_proposer(context: RunContext) -> KeptProposer:
-    """The run's proposer, screened, kept and paid.
+def open_proposer(context: RunContext) -> Proposer:
+    """The run's proposer, screened, kept and paid; one that answers from a log as it is, for its answers were.
 
     Raises:
         ConfigError: Unknown kind or operator, or a log that can't be read.
@@ -48,6 +48,8 @@ def open_proposer(context: RunContext) -> KeptProposer:
     chosen = context.config.evolve.proposer
     setup = ProposerSetup(chosen, tuple(CHAIN_NAMES), lambda: _model(context), lambda: _records(chosen.log or ""))
     made = load_proposer(setup)
+    if isinstance(made, RecordedProposer):
+        return made
     return KeptProposer(_Paid(made, context) if isinstance(made, TracedProposer) else made, proposal_log(context))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from coevo.evaluate.stats import mcnemar
 from coevo.evolve.evaluator import Answer, Play, Steps, Wish
+from coevo.evolve.faults import faulty_episodes
 from coevo.evolve.propose import Edit, score_predictions
 from coevo.evolve.rounds import Race
 from coevo.records import Episode
@@ -62,6 +63,7 @@ class Raced:
             evidence=edit.evidence[:_CITED],
             risks=edit.predicted_risks,
             forecast=score_predictions(edit, list(self.entrant.parent_traces.values()), list(self.played.values())),
+            faulty=faulty_episodes(self.played[item] for item in shared),
         )
 
 
@@ -88,9 +90,9 @@ def race(entrants: Sequence[Entrant], items: Sequence[str], incumbent: Episodes,
 
 
 def best_of(races: Sequence[Race]) -> int | None:
-    """Index of the edit that gained most, the first of equals; None when none gained."""
-    best = max(range(len(races)), key=lambda index: (races[index].delta, -index), default=None)
-    return best if best is not None and races[best].delta > 0 else None
+    """Index of the edit with most credit, the first of equals; None when none gained."""
+    best = max(range(len(races)), key=lambda index: (races[index].credit, -index), default=None)
+    return best if best is not None and races[best].credit > 0 else None
 
 
 def _play(runs: Sequence[Raced], items: Sequence[str]) -> Steps[None]:

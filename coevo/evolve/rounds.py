@@ -24,6 +24,7 @@ class Race(BaseModel):
         evidence: (episode id, turn) that the proposer cited, the first few.
         risks: What the proposer said it might break.
         forecast: Its prediction, scored; None in older records.
+        faulty: Of these instances, in how many a component of the edited harness was switched off.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,6 +42,12 @@ class Race(BaseModel):
     evidence: tuple[tuple[str, int], ...] = ()
     risks: tuple[str, ...] = ()
     forecast: PredictionScore | None = None
+    faulty: int = 0
+
+    @property
+    def credit(self) -> float:
+        """`delta` less the share of instances on which something of the harness was off: what the edit is ranked by."""
+        return self.delta - self.faulty / max(1, self.instances)
 
 
 class Round(BaseModel):

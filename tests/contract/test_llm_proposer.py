@@ -193,7 +193,7 @@ def test_refusals_say_what_to_mend(httpserver: HTTPServer, endpoint: Endpoint, p
     assert '"edits": 1' in rest[0]
     assert f"identifier '{book}'" in rest[2]
     assert "holds for any instance" in rest[2]
-    assert "a limit of the sandbox was passed" in rest[5]
+    assert "the draft does not work: hooks/evil.py" in rest[5]
     assert "finish is hidden" in rest[8]
 
 

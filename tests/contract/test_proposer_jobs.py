@@ -62,9 +62,8 @@ def test_named_proposers(tmp_path: Path) -> None:
         assert [edit.harness_hash for edit in record.edits] == [edit.bundle.hash for edit in edits]
     recorded = configured(tmp_path / "other", kind="recorded", log=str(LOG))
     with RunContext.open(recorded, display=open_display(DisplayKind.PLAIN)) as context:
-        proposer = open_proposer(context)
-    with pytest.raises(ConfigError, match="no proposal for this question"):
-        proposer.propose(base(), EVIDENCE, Random(1))
+        edits = open_proposer(context).propose(base(), EVIDENCE, Random(1))
+        assert [edit.mechanism for edit in edits] == ["finish guard", "playbook"]
     for settings in ({"kind": "catalog"}, {"operators": ["fewshot"]}, {"kind": "recorded", "log": str(tmp_path / "none")}):
         config = configured(tmp_path / str(len(settings)) / str(settings["kind" if "kind" in settings else "operators"]), **settings)
         with RunContext.open(config, display=open_display(DisplayKind.PLAIN)) as context, pytest.raises(ConfigError):

@@ -254,7 +254,7 @@ def test_a_slow_component_is_off_for_the_episode(solution: tuple[ToolCall, ...])
 ALIASES = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\npins: [*c, *c]\n"
 REFUSED: dict[str, dict[str, str]] = {
     "a path out of the folder": {"skills/../../evil.md": "trigger: a\nb\n"},
-    "an absolute path": {"/tmp/evil.py": "x"},
+    "an absolute path": {"/etc/evil.py": "x"},
     "a path inside a name": {"tools/../hooks/evil.py": "x"},
     "a backslash path": {"skills/..\\evil.md": "trigger: a\nb\n"},
     "reordered source": {"hooks/evil.py": "def after_tool(event, state):\n    return None  # \u202e } \u2066 if admin\n"},
