@@ -97,7 +97,7 @@ def before_tool(event, state):
     seen = state.get("seen", [])
     call = event["call"]
     if len([one for one in seen if one == call]) >= {times}:
-        return {{"block_call": "asked before"}}
+        return {{"block_call": "same call again"}}
     return {{"state": {{"seen": (seen + [call])[-KEPT:]}}}}
 
 
