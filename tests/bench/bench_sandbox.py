@@ -1,6 +1,7 @@
 """What evolved code costs per turn, and how many candidates a minute a proposer gives, alone and four at once.
 
-Run: python tests/bench/bench_sandbox.py [--turns 400] [--seconds 20] [--answer-s 0.2] [--rollout-s 2.0] [--results FILE]
+Run: python tests/bench/bench_sandbox.py [--parts overhead candidates] [--turns 400] [--seconds 20] [--answer-s 0.2] [--rollout-s 2.0]
+     [--results FILE]
 
 `overhead` executes calls on a world in memory under harnesses that differ in their components only, so the difference to `bare` is the
 harness's. Wall time of one call, warm: hooks and composites run in a worker process, whose time the caller's CPU clock does not see.
@@ -122,24 +123,25 @@ def candidates(agents: int, *, seconds: float, answer_s: float, rollout_s: float
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=("overhead", "candidates"), default=("overhead", "candidates"))
     parser.add_argument("--turns", type=int, default=400)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--answer-s", type=float, default=0.2)
     parser.add_argument("--rollout-s", type=float, default=2.0)
     parser.add_argument("--results", type=Path)
     chosen = parser.parse_args()
-    load = os.getloadavg()[0]
-    costs = overhead(chosen.turns)
-    for name, row in costs.items():
-        extra = row["median_ms"] - costs["bare"]["median_ms"]
-        shown = f"median {row['median_ms']:.3f} ms, p95 {row['p95_ms']:.3f} ms, first {row['first_ms']:.1f} ms"
-        print(f"{name:24} {shown}, over bare {extra:.3f} ms")
     settings = {"seconds": chosen.seconds, "answer_s": chosen.answer_s, "rollout_s": chosen.rollout_s}
-    rates: dict[str, Any] = {str(agents): candidates(agents, **settings) for agents in (1, 4)}
-    for agents, row in rates.items():
+    facts: dict[str, Any] = {"settings": {**settings, "turns": chosen.turns}, "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
+    if "overhead" in chosen.parts:
+        facts["overhead"] = costs = overhead(chosen.turns)
+        for name, row in costs.items():
+            extra = row["median_ms"] - costs["bare"]["median_ms"]
+            shown = f"median {row['median_ms']:.3f} ms, p95 {row['p95_ms']:.3f} ms, first {row['first_ms']:.1f} ms"
+            print(f"{name:24} {shown}, over bare {extra:.3f} ms", flush=True)
+    for agents in (1, 4) if "candidates" in chosen.parts else ():
+        facts.setdefault("candidates", {})[str(agents)] = row = candidates(agents, **settings)
         calls = f"{row['candidates']} in {row['calls']} calls of {row['proposing_s']:.1f} s"
-        print(f"{agents} at once: {row['per_minute']:.1f} candidates a minute ({calls})")
-    facts = {"overhead": costs, "candidates": rates, "settings": {**settings, "turns": chosen.turns}, "cpus": os.cpu_count(), "load": load}
+        print(f"{agents} at once: {row['per_minute']:.1f} candidates a minute ({calls})", flush=True)
     if chosen.results is not None:
         chosen.results.write_text(json.dumps(facts, indent=1) + "\n")
     shared_pool().close()
