@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -18,6 +19,7 @@ from coevo.identity import content_hash
 
 __all__ = [
     "FROM_ENVIRONMENT",
+    "Arm",
     "BudgetConfig",
     "ClusterConfig",
     "Config",
@@ -201,17 +203,50 @@ class RewriteConfig(Config):
     """Rewrites offered per turn (N)."""
 
 
+class Arm(StrEnum):
+    """What an adapter is trained on. All but the two imitation arms are mixed with the weak model's own successful turns."""
+
+    CORRECTION = "correction"
+    """Rewrites whose gain replay has verified, at exactly the prompt that the weak model saw: the method."""
+    CORRECTION_UNVERIFIED = "correction_unverified"
+    """The expert's first rewrite of the first suspected turn, taken without replaying anything: the paper's arm."""
+    CORRECTION_CALL_ONLY = "correction_call_only"
+    """The verified rewrites without their strategy sentence."""
+    IMITATION = "imitation"
+    """Turns of the expert's successful episodes under the same harness."""
+    IMITATION_FULL = "imitation_full"
+    """Whole successful episodes of the expert, mixed with whole successful episodes of the weak model, as the paper did."""
+    EXPERT_FINISH = "expert_finish"
+    """The expert takes over at the failing turn and plays to the end: all of its turns, where it succeeds."""
+    SELF_SUCCESS = "self_success"
+    """The weak model's own successful turns alone: what the mix does without corrections."""
+    RANDOM_TURN = "random_turn"
+    """The expert's rewrite of a turn drawn at random from the same failed episodes: what it matters where the rewrite lands."""
+    LAST_TURN = "last_turn"
+    """The expert's rewrite of the last turn of the same failed episodes."""
+    MASK_FAILED = "mask_failed"
+    """The weak model's own turns up to the failing one, which is left out and not rewritten: what the rewrite adds to the rest."""
+
+
 class DatasetConfig(Config):
     """Which rows are trained on."""
 
-    arms: tuple[Literal["correction", "imitation"], ...] = ("correction", "imitation")
-    """Arms to build, train and evaluate."""
+    arms: tuple[Arm, ...] = (Arm.CORRECTION, Arm.IMITATION)
+    """Arms to build, train and evaluate (`coevo.config.Arm`)."""
     rows: int = Field(240, ge=8)
     """Rows (trained turns) per arm, at most; arms are cut to the smallest."""
     self_success_share: float = Field(0.5, ge=0, lt=1)
-    """Share of rows of the correction arm taken from the weak model's own successes."""
-    self_success: Literal["random", "contrast"] = "contrast"
-    """`contrast`: turns that settle the same kind of decision as the corrections; `random`: any."""
+    """Share of rows taken from the weak model's own successes, in every arm but `imitation` (0.12: the paper's)."""
+    self_success: Literal["none", "random", "contrast"] = "contrast"
+    """`contrast`: turns that settle the same kind of decision as the corrections, with the other outcome; `random`: any; `none`: no own
+    turns, whatever the share (one-sided corrections over-generalize: this shows how much)."""
+    selection: Literal["lowest_nll", "highest_gain"] = "lowest_nll"
+    """Which verified rewrite of a turn is trained on: the one nearest to how the weak model writes, or the one that gains most."""
+    token_tolerance: float = Field(0.10, gt=0)
+    """Trained tokens of an arm may differ by this share from the first arm's; rows are exchanged within an arm until they do not, and what
+    no exchange can mend is reported."""
+    preference_pairs: bool = False
+    """Also write the verified corrections as preference pairs: the weak turn rejected, the rewrite chosen."""
 
 
 class TrainConfig(Config):

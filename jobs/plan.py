@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coevo.config import RunConfig
+from coevo.config import Arm, RunConfig
 from coevo.evolve.gate import GatePlan, plan_gate
 from coevo.evolve.search import NULL_EPISODES, SearchTask
 from coevo.tasks import load_family
@@ -159,7 +159,9 @@ def _learning(config: RunConfig) -> list[StagePlan]:
     arms, train, evaluate = config.dataset.arms, config.train, config.evaluate
     adapters = len(arms) * len(train.seeds)
     steps = math.ceil(config.dataset.rows / train.global_batch) * train.epochs
-    expert = min(config.localize.rollouts, config.dataset.rows // EXPERT_TURNS) if "imitation" in arms else 0
+    imitated = Arm.IMITATION in arms or Arm.IMITATION_FULL in arms
+    expert = min(config.localize.rollouts, config.dataset.rows // EXPERT_TURNS) if imitated else 0
+    expert += config.localize.failures if Arm.EXPERT_FINISH in arms else 0
     cells = 2 * (1 + adapters)
     played = evaluate.instances * evaluate.repeats
     return [
