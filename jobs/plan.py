@@ -199,7 +199,8 @@ def _facts(config: RunConfig) -> tuple[str, ...]:
     weak, train, cluster = config.weak, config.train, config.cluster
     where = f"joins {cluster.address}" if cluster.address else f"local cluster of {cluster.cpus} logical CPUs"
     form = f"{weak.dtype}, context {weak.max_model_len}, KV cache {weak.kv_cache_mib} MiB each"
-    trainers = f"{train.workers} workers, ZeRO-{train.zero_stage}, LoRA rank {train.rank}"
+    tuned = f"LoRA rank {train.rank}" if train.method == "lora" else "all weights"
+    trainers = f"{train.workers} workers, ZeRO-{train.zero_stage}, {tuned}"
     return (
         f"engines: {weak.replicas} x {weak.engine} for {weak.model} ({form}); training: {trainers}",
         f"{where}; store {config.store}; expert: {_expert(config)}",

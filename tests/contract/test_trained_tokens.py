@@ -20,8 +20,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cluster.lora_worker import TokenRow, load_rows
 from cluster.tiny import write_byte_tokenizer
+from cluster.train_rows import TokenRow, load_rows
 from coevo.chat import Message, Role, Sampling, ToolCall, ToolSpec
 from coevo.config import Arm, DatasetConfig
 from coevo.dataset.arms import Material, Takeover, arm_rows
