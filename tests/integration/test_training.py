@@ -153,8 +153,8 @@ def test_targets_are_layers_of_their_architecture(model_type: str) -> None:
     """Every suffix names linear layers, or fused weights, that transformers builds for the architecture; routers are not among them."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    moe = {"enable_moe_block": True} if model_type == "gemma4_text" else {}
-    config = AutoConfig.for_model(model_type, num_hidden_layers=2, **moe)
+    experts = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64}
+    config = AutoConfig.for_model(model_type, num_hidden_layers=2, **(experts if model_type == "gemma4_text" else {}))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
