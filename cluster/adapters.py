@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdapterChecks",
     "check_adapter",
+    "copy_tokenizer",
     "fetch_folder",
     "merge_adapter",
     "read_adapter",
@@ -36,6 +37,7 @@ __all__ = [
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
+_TOKENIZER = re.compile(r"(tokenizer|special_tokens|added_tokens|vocab|merges|chat_template).*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +183,13 @@ def merge_adapter(base_path: str, adapter_path: str, out: Path | str, *, dtype: 
     merged = PeftModel.from_pretrained(base, adapter_path).merge_and_unload().to(getattr(torch, dtype))
     fresh = out.with_name(f"{out.name}.{os.getpid()}.new")
     merged.save_pretrained(fresh)
-    for path in Path(base_path).iterdir():
-        if re.match(r"(tokenizer|special_tokens|added_tokens|vocab|merges|chat_template).*", path.name) and path.is_file():
-            shutil.copyfile(path, fresh / path.name)
+    copy_tokenizer(base_path, fresh)
     fresh.rename(out)
     return out
+
+
+def copy_tokenizer(base_path: Path | str, folder: Path | str) -> None:
+    """Copy the tokenizer's files of a model folder."""
+    for path in sorted(Path(base_path).iterdir()):
+        if _TOKENIZER.match(path.name) and path.is_file():
+            shutil.copyfile(path, Path(folder) / path.name)

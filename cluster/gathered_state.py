@@ -1,7 +1,7 @@
-"""The trained state without its sharding: LoRA weights and Adam moments as whole fp32 tensors under the adapter's own names.
+"""The trained state without its sharding: trained weights and Adam moments as whole fp32 tensors under the model's own names.
 
 A DeepSpeed checkpoint is tied to the number of workers that wrote it and is a pickle; this one is a safetensors file that any number of
-workers, with any ZeRO stage, can take up again (R12). It is small: three times the adapter in fp32.
+workers, with any ZeRO stage, can take up again (R12). It is small for an adapter, and three times the model in fp32 for all weights.
 Every function here is collective: all ranks call it together.
 """
 
@@ -20,22 +20,23 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def trainable(model: Any) -> dict[str, torch.nn.Parameter]:
-    """The adapter's parameters under the names of `adapter_model.safetensors`."""
+    """What is trained: an adapter's parameters under the names of `adapter_model.safetensors`, or all of the model's."""
     return {name.replace(".default", ""): parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def gather_state(model: Any, optimizer: Any) -> dict[str, Tensor]:
-    """`weight/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME` as fp32 CPU tensors, whole on every rank.
+def gather_state(model: Any, optimizer: Any, *, keep: bool = True) -> dict[str, Tensor]:
+    """`weight/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME` as fp32 CPU tensors, whole.
 
     Args:
-        model: The PEFT model, inside DeepSpeed or not.
+        model: The model, inside DeepSpeed or not.
         optimizer: The torch optimizer, or DeepSpeed's ZeRO optimizer. Moments are left out before the first step.
+        keep: Whether this rank wants them; one that does not takes part and gets nothing, so the host holds one copy.
     """
     out: dict[str, Tensor] = {}
     for name, parameter in trainable(model).items():
         for kind in ("weight", *MOMENTS):
             value = _read(parameter, optimizer, kind)
-            if value is not None:
+            if value is not None and keep:
                 out[f"{kind}/{name}"] = value.detach().to("cpu", torch.float32).reshape(_shape(parameter)).clone()
     return out
 

@@ -24,6 +24,7 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _DENSE = LoraTargets((*_ATTENTION, "gate_proj", "up_proj", "down_proj"))
 _FUSED = LoraTargets(("qkv_proj", "o_proj", "gate_up_proj", "down_proj"))
 _EXPERTS = LoraTargets(_ATTENTION, ("experts.gate_up_proj", "experts.down_proj"))
+_DENSE_AND_EXPERTS = LoraTargets(_DENSE.modules, _EXPERTS.parameters)
 _SHARED_EXPERT = LoraTargets(
     (*_ATTENTION, "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"),
     ("experts.gate_up_proj", "experts.down_proj"),
@@ -34,6 +35,7 @@ LORA_TARGETS: dict[str, LoraTargets] = {
     "gemma2": _DENSE,
     "gemma3": _DENSE,
     "gemma3_text": _DENSE,
+    "gemma4_text": _DENSE_AND_EXPERTS,
     "llama": _DENSE,
     "mistral": _DENSE,
     "qwen2": _DENSE,

@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 from trl import SFTTrainer
 
 from cluster.gathered_state import gather_state, restore_state
+from coevo.dataset.export import IGNORED
 
 __all__ = ["CountingTrainer", "ReportCallback"]
 
@@ -48,9 +49,9 @@ class CountingTrainer(SFTTrainer):  # type: ignore[misc]
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
         """TRL's loss; rows and labels are counted where they enter it."""
-        trained = inputs["labels"][:, 1:].ne(-100)
-        self.own_rows += int(trained.any(1).sum())
-        self.own_tokens += int(trained.sum())
+        trained = inputs["labels"].ne(IGNORED)
+        self.own_rows += int((trained[:, 1:] & ~trained[:, :-1]).sum())  # a row's prompt stands before its turn, packed or not
+        self.own_tokens += int(trained[:, 1:].sum())
         return super().compute_loss(model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch)
 
     def restore(self) -> None:
@@ -59,8 +60,12 @@ class CountingTrainer(SFTTrainer):  # type: ignore[misc]
             restore_state(self.model, self._engine_optimizer(), self.run_saved, step=self.run_progress.step)
 
     def gathered(self) -> dict[str, Tensor]:
-        """Weights and moments, whole; collective."""
-        return gather_state(self.model, self._engine_optimizer())
+        """Weights and moments, whole, on rank 0; collective."""
+        return gather_state(self.model, self._engine_optimizer(), keep=self.is_world_process_zero())
+
+    def plain_model(self) -> Any:
+        """The Hugging Face model inside whatever wraps it."""
+        return self.accelerator.unwrap_model(self.model)
 
     def counts(self) -> tuple[int, int]:
         """Rows and tokens trained so far in the whole run, over all workers; collective."""
@@ -71,7 +76,7 @@ class CountingTrainer(SFTTrainer):  # type: ignore[misc]
 
     def peft_settings(self) -> dict[str, Any]:
         """adapter_config.json without paths of this machine."""
-        found = json.loads(json.dumps(self.accelerator.unwrap_model(self.model).peft_config["default"].to_dict(), default=_jsonable))
+        found = json.loads(json.dumps(self.plain_model().peft_config["default"].to_dict(), default=_jsonable))
         return {**found, "base_model_name_or_path": "", "inference_mode": True}
 
     def _engine_optimizer(self) -> Any:

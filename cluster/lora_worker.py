@@ -1,34 +1,41 @@
-"""What one Ray Train worker does: TRL's SFTTrainer on rows that are tokens already, LoRA by PEFT, sharding by DeepSpeed.
+"""What one Ray Train worker does: TRL's SFTTrainer on rows that are tokens already, LoRA by PEFT or all weights, sharding by DeepSpeed.
 
-The order of rows is drawn here and not by the trainer: one stream of all epochs, cut into global batches, its tail filled with rows that
-carry no loss. So every row trains exactly `epochs` times whatever the number of workers, a resumed run starts in the middle of the stream,
-and the trained tokens can be counted and compared with what was asked for (I7).
+The order of rows is ours and not the trainer's (`cluster.train_rows`): one stream of all epochs, cut into global batches, its tail filled
+with rows that carry no loss. So every row trains exactly `epochs` times whatever the number of workers, a resumed run starts in the middle
+of the stream, and the trained tokens can be counted and compared with what was asked for (I7).
 """
 
 from __future__ import annotations
 
 import json
-import random
+import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from cluster.adapters import check_adapter, store_folder, tensors_hash, write_adapter
+from cluster.adapters import AdapterChecks, check_adapter, store_folder, tensors_hash, write_adapter
+from cluster.dense import check_dense, dense_hash, write_dense
 from cluster.lora_targets import targets_for
+from cluster.model_card import model_card
+from cluster.train_rows import NO_ROW, Collator, TokenRow, load_rows, training_order
 from coevo.config import TrainConfig
-from coevo.errors import ConfigError, InfraError, StoreError
-from coevo.identity import derive_seed
+from coevo.errors import ConfigError, InfraError, PrerequisiteError, StoreError
 from coevo.ports import PutResult, StoreSource, TrainingJob
-from coevo.records import Adapter, TrainingRow
+from coevo.records import Adapter
 from coevo.store.patient import PatientStore
-from coevo.store.tables import decode_records
 
-__all__ = ["LoraPlan", "TokenRow", "load_rows", "train_loop", "training_order"]
+__all__ = ["TRACKERS", "LoraPlan", "require_trackers", "train_loop"]
 
-IGNORED = -100
-"""Label that carries no loss (PyTorch's cross-entropy)."""
+TRACKERS = {
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "trackio": ("trackio",),
+}
+"""Packages of each tracker, any of which will do."""
 
 WARMUP_STEPS = 5
 FINAL_SHARE = 0.05
@@ -43,7 +50,6 @@ class LoraPlan:
         job: The job.
         store: Where rows come from and the adapter goes.
         use_gpu: bf16 and NCCL instead of fp32 and gloo.
-        micro_batch: Rows of one forward pass of one worker; None = as many as the global batch gives it.
         alone: This process is the only worker, and no process group exists.
         step_delay_s: Sleep after each step: lets a test hit the middle of a run that would otherwise last a second.
     """
@@ -51,7 +57,6 @@ class LoraPlan:
     job: TrainingJob
     store: StoreSource
     use_gpu: bool = False
-    micro_batch: int | None = None
     step_delay_s: float = 0.0
     alone: bool = False
 
@@ -64,58 +69,6 @@ class LoraPlan:
     def zero_stage(self) -> int:
         """A process alone has nothing to shard."""
         return 0 if self.alone else self.config.zero_stage
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRow:
-    """A row as the model sees it: `labels` equals `input_ids` inside the loss span and -100 outside."""
-
-    input_ids: tuple[int, ...]
-    labels: tuple[int, ...]
-
-    @property
-    def trained_tokens(self) -> int:
-        """Tokens that carry loss."""
-        return sum(label != IGNORED for label in self.labels)
-
-
-def load_rows(data: bytes, *, max_length: int, where: str) -> list[TokenRow]:
-    """Rows of a Parquet file of `TrainingRow`s, every one whole.
-
-    Raises:
-        ConfigError: Rows longer than `max_length` (they would be cut).
-        StoreError: No rows, or a loss span that leaves the row or starts at a token that nothing predicts.
-    """
-    rows = [_token_row(number, row, where) for number, row in enumerate(decode_records(data, TrainingRow))]
-    if not rows:
-        raise StoreError("no rows to train on", seen=where, fix="build the dataset first")
-    long = [len(row.input_ids) for row in rows if len(row.input_ids) > max_length]
-    if long:
-        seen = f"{len(long)} of {len(rows)} rows in {where}, the longest {max(long)} tokens"
-        raise ConfigError("training rows would be cut", seen=seen, fix=f"set train.max_length to {max(long)} or more")
-    return rows
-
-
-def _token_row(number: int, row: TrainingRow, where: str) -> TokenRow:
-    ids = (*row.prompt_token_ids, *row.completion_token_ids)
-    start, stop = row.loss_span.start, row.loss_span.stop
-    if not 1 <= start < stop <= len(ids):
-        raise StoreError(
-            "loss span outside the row", seen=f"row {number} of {where}: [{start}, {stop}) of {len(ids)}", fix="rebuild the dataset"
-        )
-    labels = tuple(token if start <= place < stop else IGNORED for place, token in enumerate(ids))
-    return TokenRow(ids, labels)
-
-
-def training_order(rows: int, *, epochs: int, global_batch: int, seed: int) -> list[int | None]:
-    """Row numbers of all epochs in training order, filled with None to a whole number of global batches."""
-    order: list[int | None] = []
-    for epoch in range(epochs):
-        numbers = list(range(rows))
-        random.Random(derive_seed("training order", seed, epoch)).shuffle(numbers)
-        order.extend(numbers)
-    order.extend([None] * (-len(order) % global_batch))
-    return order
 
 
 @dataclass(slots=True)
@@ -144,12 +97,13 @@ def train_loop(plan: LoraPlan) -> None:
     context = ray.train.get_context()
     rank, workers = context.get_world_rank(), context.get_world_size()
     store, config = PatientStore(plan.store.open()), plan.config
+    require_trackers(config.report_to)
     rows = load_rows(store.get(plan.job.rows_key), max_length=config.max_length, where=plan.job.rows_key)
-    order = training_order(len(rows), epochs=config.epochs, global_batch=config.global_batch, seed=plan.job.seed)
+    order = training_order([len(row) for row in rows], epochs=config.epochs, global_batch=config.global_batch, seed=plan.job.seed)
     progress = _Progress(total=len(order) // config.global_batch)
     saved = _load_checkpoint(ray.train.get_checkpoint(), progress)
-    stream = [_EMPTY if number is None else rows[number] for number in order[progress.step * config.global_batch :]]
-    trainer = _build(plan, stream, progress, workers=workers, saved=saved)
+    stream = order[progress.step * config.global_batch :]
+    trainer = _build(plan, rows, stream, progress, workers=workers, saved=saved)
     if stream:
         trainer.train()
     state = trainer.gathered() if stream else saved
@@ -160,12 +114,8 @@ def train_loop(plan: LoraPlan) -> None:
         raise InfraError("the trainer did not train what it was given", seen=seen, fix="report this: rows were dropped or repeated")
     metrics = {"steps": progress.step, "loss_first": progress.losses[0], "loss_last": progress.losses[-1], "seconds": progress.seconds}
     if rank == 0:
-        _commit(plan, state, trainer.peft_settings(), progress, rows=len(rows), trained_tokens=wanted[1])
+        _commit(plan, state, trainer, progress, rows=len(rows), trained_tokens=wanted[1])
     ray.train.report(metrics)
-
-
-_EMPTY = TokenRow((0, 0), (IGNORED, IGNORED))
-"""Fills the last global batch: no label, no loss, not counted."""
 
 
 def _load_checkpoint(checkpoint: Any, progress: _Progress) -> dict[str, Any]:
@@ -183,21 +133,49 @@ def _load_checkpoint(checkpoint: Any, progress: _Progress) -> dict[str, Any]:
     return tensors
 
 
-def _commit(
-    plan: LoraPlan, state: Mapping[str, Any], peft: Mapping[str, Any], progress: _Progress, *, rows: int, trained_tokens: int
-) -> None:
+class _Trained(NamedTuple):
+    """Trained weights in a folder of this machine: their hash and what was found when they were looked at."""
+
+    digest: str
+    checks: AdapterChecks
+
+
+def _written(plan: LoraPlan, state: Mapping[str, Any], trainer: Any, folder: str) -> _Trained:
+    """Write the adapter, or all weights, and check them."""
+    tensors = {name.removeprefix("weight/"): tensor for name, tensor in state.items() if name.startswith("weight/")}
+    if plan.config.method == "full":
+        write_dense(folder, trainer.plain_model(), tensors, base_path=plan.job.base_path)
+        return _Trained(dense_hash(folder), check_dense(folder, plan.job.base_path))
+    write_adapter(folder, tensors, trainer.peft_settings())
+    return _Trained(tensors_hash(tensors), check_adapter(tensors))
+
+
+def _commit(plan: LoraPlan, state: Mapping[str, Any], trainer: Any, progress: _Progress, *, rows: int, trained_tokens: int) -> None:
     """Files first, the manifest last (I5)."""
     job = plan.job
-    tensors = {name.removeprefix("weight/"): tensor for name, tensor in state.items() if name.startswith("weight/")}
-    checks = check_adapter(tensors)
-    checks.require(job.output_prefix)
-    digest = tensors_hash(tensors)
-    key = f"{job.output_prefix}/{digest[:16]}"
     store = PatientStore(plan.store.open())  # hours of training are not lost to a minute of outage
     with tempfile.TemporaryDirectory() as folder:
-        store_folder(store, write_adapter(folder, tensors, peft), key)
+        digest, checks = _written(plan, state, trainer, folder)
+        checks.require(job.output_prefix)
+        adapter = _manifest(plan, progress, digest, checks, rows=rows, trained_tokens=trained_tokens)
+        (Path(folder) / "README.md").write_text(model_card(adapter), encoding="utf-8")
+        store_folder(store, folder, adapter.key)
+    _keep_events(store, Path(trainer.args.output_dir), f"{job.output_prefix}/tensorboard", first=progress.resumed_at_step)
+    store.put_if_absent(f"{job.output_prefix}/curve.json", json.dumps([round(loss, 6) for loss in progress.losses]).encode())
+    if store.put_if_absent(f"{job.output_prefix}/manifest.json", adapter.to_bytes()) is PutResult.CONFLICT:
+        raise StoreError("this job has another adapter already", seen=job.output_prefix, fix="use the stored one, or a new output prefix")
+
+
+def _keep_events(store: PatientStore, folder: Path, prefix: str, *, first: int) -> None:
+    """TensorBoard's files of this process, under names without a host; those of a process that was lost are lost."""
+    for number, path in enumerate(sorted(folder.rglob("events.out.tfevents.*"))):
+        store.put_if_absent(f"{prefix}/events.out.tfevents.{first:06d}.{number}", path.read_bytes())
+
+
+def _manifest(plan: LoraPlan, progress: _Progress, digest: str, checks: AdapterChecks, *, rows: int, trained_tokens: int) -> Adapter:
+    job = plan.job
     tail = progress.losses[-min(5, len(progress.losses)) :]
-    adapter = Adapter(
+    return Adapter(
         model_id=f"{job.base_model_id}@{digest[:16]}",
         base_model_id=job.base_model_id,
         arm=job.arm,
@@ -214,14 +192,11 @@ def _commit(
             "loss_last_mean": sum(tail) / len(tail),
             "seconds": round(progress.seconds, 3),
             "resumed_at_step": float(progress.resumed_at_step),
-            "lora_b_norm": checks.b_norm,
+            "update_norm" if plan.config.method == "full" else "lora_b_norm": checks.b_norm,
         },
         checks=checks.values,
-        key=key,
+        key=f"{job.output_prefix}/{digest[:16]}",
     )
-    store.put_if_absent(f"{job.output_prefix}/curve.json", json.dumps([round(loss, 6) for loss in progress.losses]).encode())
-    if store.put_if_absent(f"{job.output_prefix}/manifest.json", adapter.to_bytes()) is PutResult.CONFLICT:
-        raise StoreError("this job has another adapter already", seen=job.output_prefix, fix="use the stored one, or a new output prefix")
 
 
 def deepspeed_config(stage: int, *, use_gpu: bool) -> dict[str, Any]:
@@ -267,13 +242,17 @@ def _sft_config(plan: LoraPlan, *, steps: int, workers: int) -> Any:
             seen=f"{config.global_batch} rows, {workers} workers",
             fix="train.global_batch",
         )
-    micro = min(plan.micro_batch or share, share)
+    micro = min(config.micro_batch or share, share)
     if share % micro:
         raise ConfigError(
             "the micro batch does not divide a worker's share", seen=f"{micro} of {share} rows", fix="a divisor of global_batch / workers"
         )
+    folder = tempfile.mkdtemp(prefix="sft_")
+    os.environ["TENSORBOARD_LOGGING_DIR"] = f"{folder}/events"  # the default names the host
     return SFTConfig(
-        output_dir=tempfile.mkdtemp(prefix="sft_"),
+        output_dir=folder,
+        run_name=f"{plan.job.arm}-{plan.job.seed}",
+        project="coevo",
         max_steps=max(1, steps),
         per_device_train_batch_size=micro,
         gradient_accumulation_steps=share // micro,
@@ -282,7 +261,7 @@ def _sft_config(plan: LoraPlan, *, steps: int, workers: int) -> Any:
         max_grad_norm=1.0,
         logging_steps=1,
         save_strategy="no",
-        report_to="none",
+        report_to=list(config.report_to) or "none",
         use_cpu=not plan.use_gpu,
         bf16=plan.use_gpu,
         fp16=False,
@@ -302,31 +281,54 @@ def _sft_config(plan: LoraPlan, *, steps: int, workers: int) -> Any:
     )
 
 
-def _collate(pad: int) -> Callable[[Sequence[Mapping[str, list[int]]]], dict[str, Any]]:
-    """Right-padded batches; padding carries no label and no attention."""
+def require_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers whose package is not installed here, before hours of training that nobody would see.
+
+    Raises:
+        PrerequisiteError: One is missing.
+    """
+    for name in names:
+        if not any(find_spec(package) for package in TRACKERS[name]):
+            fix = f"pip install {TRACKERS[name][0]} where training runs, or take it out of train.report_to"
+            raise PrerequisiteError("a tracker of train.report_to is not installed on a training worker", seen=name, fix=fix)
+
+
+def _model(plan: LoraPlan) -> Any:
+    """The base, in bf16 on GPUs; all weights of a process alone are trained in fp32, which nothing else would keep a copy of."""
     import torch
+    from transformers import AutoModelForCausalLM
 
-    def collate(rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Any]:
-        width = max(len(row["input_ids"]) for row in rows)
-        ids = torch.full((len(rows), width), pad)
-        labels = torch.full((len(rows), width), IGNORED)
-        mask = torch.zeros((len(rows), width), dtype=torch.int64)
-        for place, row in enumerate(rows):
-            length = len(row["input_ids"])
-            ids[place, :length] = torch.tensor(row["input_ids"])
-            labels[place, :length] = torch.tensor(row["labels"])
-            mask[place, :length] = 1
-        return {"input_ids": ids, "labels": labels, "attention_mask": mask}
-
-    return collate
+    alone = plan.config.method == "full" and not plan.zero_stage
+    attention = {} if plan.config.attention == "auto" else {"attn_implementation": plan.config.attention}
+    dtype = torch.bfloat16 if plan.use_gpu and not alone else torch.float32
+    return AutoModelForCausalLM.from_pretrained(plan.job.base_path, dtype=dtype, **attention)
 
 
-def _build(plan: LoraPlan, stream: Sequence[TokenRow], progress: _Progress, *, workers: int, saved: Mapping[str, Any]) -> Any:
+def _peft_config(plan: LoraPlan) -> Any:
+    """LoRA on the architecture's targets; None where all weights are trained."""
+    from peft import LoraConfig
+    from transformers import AutoConfig
+
+    if plan.config.method == "full":
+        return None
+    targets = targets_for(AutoConfig.from_pretrained(plan.job.base_path).model_type)
+    return LoraConfig(
+        r=plan.config.rank,
+        lora_alpha=plan.config.lora_alpha,
+        lora_dropout=0.0,
+        target_modules=list(targets.modules),
+        target_parameters=list(targets.parameters) or None,
+        task_type="CAUSAL_LM",
+    )
+
+
+def _build(
+    plan: LoraPlan, rows: Sequence[TokenRow], stream: Sequence[int], progress: _Progress, *, workers: int, saved: Mapping[str, Any]
+) -> Any:
     """The trainer with its model, dataset and callbacks."""
     import torch
     from datasets import Dataset
-    from peft import LoraConfig
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PrinterCallback
+    from transformers import AutoTokenizer, PrinterCallback
     from transformers.utils.logging import disable_progress_bar
 
     from cluster.lora_trainer import CountingTrainer, ReportCallback
@@ -335,26 +337,18 @@ def _build(plan: LoraPlan, stream: Sequence[TokenRow], progress: _Progress, *, w
     if plan.zero_stage:
         _start_deepspeed(plan.use_gpu)
     settings = _sft_config(plan, steps=len(stream) // plan.config.global_batch, workers=workers)
-    targets = targets_for(AutoConfig.from_pretrained(plan.job.base_path).model_type)
-    model = AutoModelForCausalLM.from_pretrained(plan.job.base_path, dtype=torch.bfloat16 if plan.use_gpu else torch.float32)
+    adapted = _peft_config(plan)
+    model = _model(plan)
     tokenizer = AutoTokenizer.from_pretrained(plan.job.base_path)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     torch.manual_seed(plan.job.seed)
-    rows = stream or [_EMPTY]
     trainer = CountingTrainer(
         model=model,
         args=settings,
-        train_dataset=Dataset.from_dict({"input_ids": [list(row.input_ids) for row in rows], "labels": [list(row.labels) for row in rows]}),
+        train_dataset=Dataset.from_dict({"row": list(stream) or [NO_ROW]}),
         processing_class=tokenizer,
-        data_collator=_collate(pad),
-        peft_config=LoraConfig(
-            r=plan.config.rank,
-            lora_alpha=plan.config.lora_alpha,
-            lora_dropout=0.0,
-            target_modules=list(targets.modules),
-            target_parameters=list(targets.parameters) or None,
-            task_type="CAUSAL_LM",
-        ),
+        data_collator=Collator(rows, pad, plan.config.packing),
+        peft_config=adapted,
     )
     trainer.remove_callback(PrinterCallback)
     trainer.attach(progress, saved, rate=lambda step: _rate(step, progress.total))

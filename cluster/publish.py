@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from cluster.adapters import check_adapter, fetch_folder, merge_adapter, read_adapter, store_folder, tensors_hash
 from cluster.canary import CANARY_ROWS, CanaryReading, judge_canary, read_canary, replica_scorers
+from cluster.dense import check_dense, dense_hash, is_dense, recast
 from cluster.engines.family import ServingForm
 from cluster.engines.weights import weights_fingerprint
 from cluster.model_folders import in_store, local_model
@@ -96,25 +97,35 @@ class Preparation:
         """
         store = PatientStore(self.store.open())
         folder = self._fetch(store)
+        dense = is_dense(folder)
         if self.form is ServingForm.MERGED:
             self.model_folder.parent.mkdir(parents=True, exist_ok=True)
-            merge_adapter(self.base_path, str(folder), self.model_folder, dtype=self.dtype)
+            if dense:
+                recast(folder, self.model_folder, dtype=self.dtype)
+            else:
+                merge_adapter(self.base_path, str(folder), self.model_folder, dtype=self.dtype)
             if self.place != str(self.model_folder):
                 store_folder(store, self.model_folder, f"{self.adapter.key}/merged-{self.dtype}")
-        new = reference_logprobs(self.base_path, self.rows, adapter_path=str(folder))
+        new = (
+            reference_logprobs(str(folder), self.rows) if dense else reference_logprobs(self.base_path, self.rows, adapter_path=str(folder))
+        )
         base = reference_logprobs(self.base_path, self.rows)
         store.put_if_absent(self.references_key, json.dumps({"new": new, "base": base}).encode())
 
     def _fetch(self, store: BlobStore) -> Path:
         folder = Path(self.scratch) / "adapters" / self.adapter.weights_hash[:16]
         folder.parent.mkdir(parents=True, exist_ok=True)
-        tensors, _ = read_adapter(fetch_folder(store, self.adapter.key, folder, only=("adapter_config.json", "adapter_model.safetensors")))
-        found = tensors_hash(tensors)
+        whole = self.adapter.config.get("method") == "full"
+        if whole and self.form is ServingForm.LORA:
+            raise ModelError("fully tuned weights are no adapter", seen=self.adapter.model_id, fix="publish them merged")
+        fetch_folder(store, self.adapter.key, folder, only=() if whole else ("adapter_config.json", "adapter_model.safetensors"))
+        found = dense_hash(folder) if whole else tensors_hash(read_adapter(folder)[0])
         if found != self.adapter.weights_hash:
             shutil.rmtree(folder, ignore_errors=True)
             seen = f"{self.adapter.key} holds {found[:16]}, the manifest says {self.adapter.weights_hash[:16]}"
             raise StoreError("the stored adapter is not the one its manifest names", seen=seen, fix="remove it and train again")
-        check_adapter(tensors).require(self.adapter.key)
+        checks = check_dense(folder, self.base_path) if whole else check_adapter(read_adapter(folder)[0])
+        checks.require(self.adapter.key)
         return folder
 
 

@@ -6,9 +6,10 @@ About 0.1 M parameters; head size 32, the smallest that vLLM's CPU attention acc
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["TINY_SPECIAL_TOKENS", "make_tiny_adapter", "make_tiny_model"]
+__all__ = ["TINY_SPECIAL_TOKENS", "make_tiny_adapter", "make_tiny_model", "write_byte_tokenizer"]
 
 TINY_SPECIAL_TOKENS = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")
 """Ids 0.. in this order; `<|im_end|>` ends a turn."""
@@ -53,18 +54,18 @@ def make_tiny_model(folder: str | Path, *, seed: int = 0, hidden: int = 64, laye
     return str(path)
 
 
-def write_byte_tokenizer(path: Path) -> int:
-    """tokenizer.json with the special tokens and the 256 bytes, no merges; returns the number of tokens."""
+def write_byte_tokenizer(path: Path, *, special: Sequence[str] = TINY_SPECIAL_TOKENS, end: str = "<|im_end|>") -> int:
+    """tokenizer.json with the special tokens (the first one pads, `end` ends a turn) and the 256 bytes, no merges; the number of tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate([*TINY_SPECIAL_TOKENS, *letters])}
+    vocabulary = {token: index for index, token in enumerate([*special, *letters])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in TINY_SPECIAL_TOKENS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     tokenizer.save(str(path / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|pad|>", "model_max_length": 2048}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "pad_token": special[0], "model_max_length": 2048}
     (path / "tokenizer_config.json").write_text(json.dumps(settings))
     return len(vocabulary)
 

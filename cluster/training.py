@@ -1,4 +1,4 @@
-"""The Trainer port on Ray Train: rows in the store -> LoRA adapter in the store.
+"""The Trainer port on Ray Train: rows in the store -> LoRA adapter, or fully tuned weights, in the store.
 
 A job's identity is the hash of the job; its manifest is committed last, so training it again returns the stored adapter without work.
 Workers report world-size-independent checkpoints to the run's scratch folder: a killed worker is replaced and training goes on from the
@@ -10,6 +10,7 @@ Limits: data parallel only; the base model's folder must exist on every node.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import unquote
 
-from cluster.lora_worker import LoraPlan, load_rows, train_loop
+from cluster.lora_worker import LoraPlan, train_loop
+from cluster.train_rows import load_rows
 from coevo.config import TrainConfig
 from coevo.errors import CoevoError, ConfigError, InfraError, PrerequisiteError, boundary
 from coevo.identity import content_hash
@@ -62,7 +64,7 @@ def scratch_of(store: StoreSource, key: str) -> tuple[str, Any]:
     raise ConfigError("this store can't hold checkpoints", seen=store.uri, fix="use a folder that all nodes share, or s3://")
 
 
-_HOW = {"workers", "zero_stage", "save_steps", "max_failures", "seeds"}
+_HOW = {"workers", "zero_stage", "save_steps", "max_failures", "seeds", "micro_batch", "packing", "attention", "report_to"}
 """Settings that decide how a job runs and not what comes out (but for the order of floating-point sums)."""
 
 
@@ -89,7 +91,6 @@ class RayLoraTrainer:
         scratch: Folder (or prefix of `filesystem`) of checkpoints while a job runs; removed when its adapter is committed.
         use_gpu: One GPU per worker, bf16, NCCL; else fp32 and gloo.
         resources_per_worker: Ray resources of one worker; None = one CPU, and one GPU where `use_gpu`.
-        micro_batch: Rows of one forward pass of one worker; None = its whole share of the global batch.
         spread: One worker per node as far as there are nodes; else Ray packs them, for the fastest interconnect.
         min_workers: Smallest number of workers to go on with when the cluster shrinks; None = exactly `train.workers`.
         in_process: Run the only worker inside this process, without Ray: the same code, seconds cheaper on a small machine, and a
@@ -102,7 +103,6 @@ class RayLoraTrainer:
     scratch: str
     use_gpu: bool = False
     resources_per_worker: dict[str, float] | None = None
-    micro_batch: int | None = None
     spread: bool = False
     min_workers: int | None = None
     in_process: bool = False
@@ -174,7 +174,8 @@ class RayLoraTrainer:
                 raise ConfigError(
                     "the global batch does not divide among the workers", seen=seen, fix="set train.global_batch to a multiple"
                 )
-        load_rows(self.store.open().get(job.rows_key), max_length=config.max_length, where=job.rows_key)
+        rows = load_rows(self.store.open().get(job.rows_key), max_length=config.max_length, where=job.rows_key)
+        _check_positions(job.base_path, max(map(len, rows)))
 
     def _fit(self, job: TrainingJob) -> None:
         from ray.train import RunConfig, ScalingConfig
@@ -182,9 +183,7 @@ class RayLoraTrainer:
 
         config = TrainConfig.model_validate(job.settings)
         absolute = replace(job, base_path=os.path.abspath(job.base_path))  # workers have another current folder
-        plan = LoraPlan(
-            absolute, self.store, use_gpu=self.use_gpu, micro_batch=self.micro_batch, step_delay_s=self.step_delay_s, alone=self.in_process
-        )
+        plan = LoraPlan(absolute, self.store, use_gpu=self.use_gpu, step_delay_s=self.step_delay_s, alone=self.in_process)
         workers: Any = 0 if self.in_process else config.workers if self.min_workers is None else (self.min_workers, config.workers)
         with boundary(
             InfraError, "training failed", fix="read the worker's log; run the same command again to go on from the last checkpoint"
@@ -219,6 +218,14 @@ class RayLoraTrainer:
             "checkpoint_config": CheckpointConfig(num_to_keep=2),
             "worker_runtime_env": {"env_vars": environment},
         }
+
+
+def _check_positions(base_path: str, longest: int) -> None:
+    """Refuse rows longer than the base has positions for: it would train on them without a word, and learn noise there."""
+    positions = json.loads((Path(base_path) / "config.json").read_text()).get("max_position_embeddings")
+    if isinstance(positions, int) and longest > positions:
+        fix = "take a base with a longer context, or set train.max_length to its positions and build the dataset again"
+        raise ConfigError("rows are longer than the base model's context", seen=f"{longest} tokens, {positions} positions", fix=fix)
 
 
 def _run_plan(config: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ STAGES = {
     "localize": "Find the turn that made an episode fail, by replay.",
     "rewrite": "Let the expert rewrite that turn; verify by replay.",
     "dataset": "Build and check the training rows of each arm.",
-    "train": "LoRA fine-tuning of each arm.",
+    "train": "Fine-tuning of each arm, by LoRA or of all weights.",
     "publish": "Serve the adapters under immutable ids, after the canary.",
     "evaluate": "The final grid on the test stream, opened once.",
     "report": "Write the report of what is stored: one HTML file and its JSON twin.",

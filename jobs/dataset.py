@@ -2,80 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import orjson
 
-from coevo.dataset.arms import correction_rows, equalize, imitation_rows
-from coevo.dataset.guard import check_rows
+from coevo.config import Arm
+from coevo.dataset.arms import Material, arm_rows
+from coevo.dataset.balance import equalize, token_ratios
+from coevo.dataset.export import PREFERENCES, SUPERVISED, preference_rows, supervised_rows
+from coevo.dataset.guard import FittedRows, check_rows, fit_rows, require_disjoint
 from coevo.formats import chat_format
-from coevo.harness.bundle import HarnessBundle
 from coevo.identity import content_hash
 from coevo.models.tokenizer import FolderTokenizer
-from coevo.records import Episode, TrainingRow
-from coevo.rollout import RolloutStage
-from coevo.store.artifacts import StageManifest
+from coevo.records import TrainingRow
+from coevo.rollout import parse_item
+from coevo.store.artifacts import StageManifest, StageWriter
+from coevo.store.tables import arrow_schema
 from jobs.context import RunContext, StageResult
 from jobs.evolve import evolved_harness
-from jobs.rewrite import corrections, rewrite_manifest
-from jobs.rollout import mined, rollout_items, rollout_manifest
+from jobs.material import dataset_material
+from jobs.rewrite import rewrite_manifest
+from jobs.rollout import rollout_items, rollout_manifest
+from jobs.streams import evaluation_tasks
 
-__all__ = ["dataset_facts", "dataset_manifest", "main"]
+__all__ = ["data_hash", "dataset_facts", "dataset_manifest", "main"]
 
 STAGE = "dataset"
-_TURNS_PER_EPISODE = 4
-"""Fewest turns an expert episode has: enough episodes are played for the imitation arm's rows."""
 
 
 def dataset_manifest(context: RunContext) -> StageManifest:
-    """Build every arm and close the stage; one Parquet output per arm and `facts.json`."""
+    """Build every arm and close the stage.
+
+    Outputs: the records of each arm (`<arm>`), the same rows as TRL and `datasets` read them (`<arm>-sft`), preference pairs where they are
+    wanted (`preferences`), and `facts.json`.
+    """
     config, bundle = context.config, evolved_harness(context)
     rolled, rewritten = rollout_manifest(context, bundle), rewrite_manifest(context)
     inputs = {"rollout": rolled.input_hash, "rewrite": rewritten.input_hash, "harness": bundle.hash}
-    settings = {"dataset": config.dataset.model_dump(), "seed": config.seed, "expert": context.expert_identity}
+    settings = {
+        "dataset": config.dataset.model_dump(mode="json"),
+        "max_length": config.train.max_length,
+        "seed": config.seed,
+        "expert": context.expert_identity,
+    }
     done = context.finished(STAGE, inputs, settings)
     if done is not None:
         return done
-    arms = equalize(_arms(context, bundle, rolled))
-    tokenizer, syntax = FolderTokenizer(context.weak_path), chat_format(config.weak.chat_format)
-    facts = {
-        arm: asdict(check_rows(rows, tokenizer=tokenizer, chat_format=syntax, max_length=config.train.max_length))
-        for arm, rows in arms.items()
-    }
-    writer = context.writer(STAGE, inputs, settings, expected=sum(len(rows) for rows in arms.values()))
-    for arm, rows in arms.items():
-        writer.write_records(rows, name=arm)
+    material = dataset_material(context, bundle, rolled, context.key(STAGE, inputs, settings).prefix)
+    fitted = _fitted(context, material)
+    arms = equalize({arm: one.rows for arm, one in fitted.items()}, token_tolerance=config.dataset.token_tolerance)
+    facts = _checked(context, arms, {arm: one.cut for arm, one in fitted.items()})
+    cut = sum(one.cut for one in fitted.values())
+    writer = context.writer(STAGE, inputs, settings, expected=cut + sum(len(rows) for rows in arms.values()))
+    if cut:
+        writer.drop("longer than train.max_length", cut)
+    _write(writer, context, arms, material)
     writer.write_bytes("facts.json", orjson.dumps(facts, option=orjson.OPT_SORT_KEYS))
     return writer.commit()
 
 
-def _arms(context: RunContext, bundle: HarnessBundle, rolled: StageManifest) -> dict[str, list[TrainingRow]]:
+def _fitted(context: RunContext, material: Material) -> dict[Arm, FittedRows]:
     config = context.config
     tokenizer, syntax = FolderTokenizer(context.weak_path), chat_format(config.weak.chat_format)
-    _, succeeded = mined(context, rolled)
-    arms: dict[str, list[TrainingRow]] = {}
-    if "correction" in config.dataset.arms:
-        records = corrections(context)
-        verified = [one.episode_id for one in records if one.verified]
-        episodes = dict(zip(verified, context.episodes.get_all(verified), strict=True))
-        successes = context.episodes.get_all(succeeded)
-        arms["correction"] = correction_rows(
-            records, episodes, successes, tokenizer=tokenizer, chat_format=syntax, config=config.dataset, seed=config.seed
+    fitted = {}
+    for arm in config.dataset.arms:
+        rows = arm_rows(arm, material, tokenizer=tokenizer, chat_format=syntax, config=config.dataset, seed=config.seed)
+        fitted[arm] = fit_rows(rows, arm=arm, max_length=config.train.max_length)
+    return fitted
+
+
+def _checked(context: RunContext, arms: Mapping[str, list[TrainingRow]], cut: Mapping[Arm, int]) -> dict[str, dict[str, object]]:
+    """Facts of every arm; raises for a row that must not be trained on."""
+    config, evaluated = context.config, evaluation_tasks(context)
+    require_disjoint([parse_item(item)[0].key for item in rollout_items(context)], evaluated)
+    tokenizer, syntax = FolderTokenizer(context.weak_path), chat_format(config.weak.chat_format)
+    ratios, facts = token_ratios(arms), {}
+    for arm, rows in arms.items():
+        checked = check_rows(rows, tokenizer=tokenizer, chat_format=syntax, max_length=config.train.max_length, forbidden_tasks=evaluated)
+        facts[str(arm)] = asdict(checked.beside(cut=cut[Arm(arm)], token_ratio=ratios[arm]))
+    return facts
+
+
+def _write(writer: StageWriter, context: RunContext, arms: Mapping[str, list[TrainingRow]], material: Material) -> None:
+    for arm, rows in arms.items():
+        writer.write_records(rows, name=str(arm))
+        writer.write_rows(supervised_rows(rows), arrow_schema(SUPERVISED), name=f"{arm}-sft", counted=False)
+    if context.config.dataset.preference_pairs:
+        pairs = preference_rows(
+            material.corrections,
+            material.failed,
+            tokenizer=FolderTokenizer(context.weak_path),
+            chat_format=chat_format(context.config.weak.chat_format),
+            selection=context.config.dataset.selection,
         )
-    if "imitation" in config.dataset.arms:
-        expert = _expert_episodes(context, bundle)
-        arms["imitation"] = imitation_rows(expert, tokenizer=tokenizer, chat_format=syntax, config=config.dataset, seed=config.seed)
-    return arms
-
-
-def _expert_episodes(context: RunContext, bundle: HarnessBundle) -> list[Episode]:
-    """The expert on the rollout's instances, under the same harness."""
-    items = rollout_items(context)[: context.config.dataset.rows // _TURNS_PER_EPISODE]
-    agent = context.agent(context.expert_source(bundle), bundle)
-    report = context.fan_out(RolloutStage(agent, context.store_source, context.run, "dataset/expert"), items, bulk=False)
-    context.check_owed("dataset/expert", report)
-    owed = {outcome.item for outcome in report.owed}
-    return context.episodes.get_all([agent.spec(item).id for item in items if item not in owed])
+        writer.write_rows(pairs, arrow_schema(PREFERENCES), name="preferences", counted=False)
 
 
 def dataset_facts(context: RunContext) -> dict[str, dict[str, object]]:
@@ -91,8 +112,14 @@ def data_hash(manifest: StageManifest, arm: str) -> str:
 
 def main(context: RunContext) -> StageResult:
     """Build and count."""
-    lines = (
-        f"{arm}: {fact['rows']} rows, {fact['trained_tokens']} trained tokens, longest {fact['longest']}, from {fact['sources']}"
-        for arm, fact in dataset_facts(context).items()
+    return StageResult(STAGE, tuple(_line(context, arm, fact) for arm, fact in dataset_facts(context).items()))
+
+
+def _line(context: RunContext, arm: str, fact: Mapping[str, object]) -> str:
+    ratio, tolerance = fact["token_ratio"], context.config.dataset.token_tolerance
+    outside = isinstance(ratio, float) and abs(ratio - 1) > tolerance
+    told = f" ({ratio:.2f} of the first arm's: outside dataset.token_tolerance={tolerance:g})" if outside else ""
+    cut = f", {fact['cut']} left out as too long" if fact["cut"] else ""
+    return (
+        f"{arm}: {fact['rows']} rows, {fact['trained_tokens']} trained tokens{told}, longest {fact['longest']}{cut}, from {fact['sources']}"
     )
-    return StageResult(STAGE, tuple(lines))

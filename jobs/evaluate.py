@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import orjson
 
 from coevo.evaluate.grid import Cell, compare_cells, measure
-from coevo.identity import content_hash, derive_seed
+from coevo.identity import content_hash
 from coevo.records import Comparison, Measurement
-from coevo.rollout import RolloutStage, draw_items
+from coevo.rollout import RolloutStage
 from coevo.store.artifacts import StageManifest, StageWriter
-from coevo.tasks.family import Stream
 from jobs.context import RunContext, StageResult
 from jobs.evolve import evolved_harness
 from jobs.publish import published
+from jobs.streams import final_items
 from jobs.train import adapters
 
 __all__ = ["base_cells", "comparisons", "grid", "main", "measure_cells"]
@@ -59,10 +59,7 @@ def measure_cells(context: RunContext, cells: Sequence[Cell], items: Sequence[st
 
 
 def _manifest(context: RunContext) -> StageManifest:
-    config = context.config
-    first = derive_seed("test", config.seed) % 2**40
-    seeds = range(first, first + config.evaluate.instances)
-    items = draw_items(context.family, Stream.TEST, context.size, seeds, diversity=config.diversity, repeats=config.evaluate.repeats)
+    items = final_items(context)
     trained = adapters(context)
     best = evolved_harness(context)
     inputs = {

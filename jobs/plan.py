@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coevo.config import RunConfig
+from coevo.config import Arm, RunConfig
 from coevo.evolve.gate import GatePlan, plan_gate
 from coevo.evolve.plan import SearchPlan, plan_search
 from coevo.evolve.search import SearchTask
@@ -160,7 +160,9 @@ def _learning(config: RunConfig) -> list[StagePlan]:
     arms, train, evaluate = config.dataset.arms, config.train, config.evaluate
     adapters = len(arms) * len(train.seeds)
     steps = math.ceil(config.dataset.rows / train.global_batch) * train.epochs
-    expert = min(config.localize.rollouts, config.dataset.rows // EXPERT_TURNS) if "imitation" in arms else 0
+    imitated = Arm.IMITATION in arms or Arm.IMITATION_FULL in arms
+    expert = min(config.localize.rollouts, config.dataset.rows // EXPERT_TURNS) if imitated else 0
+    expert += config.localize.failures if Arm.EXPERT_FINISH in arms else 0
     cells = 2 * (1 + adapters)
     played = evaluate.instances * evaluate.repeats
     return [
@@ -200,7 +202,8 @@ def _facts(config: RunConfig) -> tuple[str, ...]:
     weak, train, cluster = config.weak, config.train, config.cluster
     where = f"joins {cluster.address}" if cluster.address else f"local cluster of {cluster.cpus} logical CPUs"
     form = f"{weak.dtype}, context {weak.max_model_len}, KV cache {weak.kv_cache_mib} MiB each"
-    trainers = f"{train.workers} workers, ZeRO-{train.zero_stage}, LoRA rank {train.rank}"
+    tuned = f"LoRA rank {train.rank}" if train.method == "lora" else "all weights"
+    trainers = f"{train.workers} workers, ZeRO-{train.zero_stage}, {tuned}"
     return (
         f"engines: {weak.replicas} x {weak.engine} for {weak.model} ({form}); training: {trainers}",
         f"{where}; store {config.store}; expert: {_expert(config)}",

@@ -1,4 +1,4 @@
-"""`coevo train`: LoRA fine-tuning of every arm and seed."""
+"""`coevo train`: fine-tuning of every arm and seed, by LoRA or of all weights."""
 
 from __future__ import annotations
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import orjson
 
 from coevo.evaluate.grid import compare_cells
-from coevo.evolve.gate import SelectionStream
 from coevo.identity import content_hash
 from coevo.records import Measurement
-from coevo.rollout import draw_items
-from coevo.tasks.family import Stream
 from jobs.context import RunContext, StageResult
 from jobs.evaluate import base_cells, grid_table, measure_cells, write_measurements
 from jobs.evolve import evolved_harness
+from jobs.streams import transfer_items
 
 __all__ = ["main", "transfer"]
 
@@ -21,9 +19,8 @@ STAGE = "transfer"
 
 def transfer(context: RunContext) -> list[Measurement]:
     """Measurements of base and expert under h0 and h*."""
-    config, best = context.config, evolved_harness(context)
-    seeds = SelectionStream(config.seed).draw(STAGE, count=config.evaluate.transfer_instances)
-    items = draw_items(context.family, Stream.SELECTION, context.size, seeds, diversity=config.diversity)
+    best = evolved_harness(context)
+    items = transfer_items(context)
     inputs = {"h0": context.base_harness.hash, "h*": best.hash, "base": context.weak_model_id, "items": content_hash(list(items))}
     settings = {"sampling": context.sampling, "expert": context.expert_identity}
     manifest = context.finished(STAGE, inputs, settings)

@@ -1,24 +1,242 @@
-"""Which turns are trained on, per arm. One row = one trained turn; arms are compared at equal rows.
+"""Which turns are trained on, per arm. One row = one trained turn; arms are compared at equal rows and trained tokens.
 
-`correction`: verified rewrites at exactly the prompt the weak model saw, mixed with the weak model's own successful turns (one-sided
-corrections over-generalize). `imitation`: every turn of the expert's successful episodes under the same harness. Rows come only from
-graded, successful or corrected episodes of the search stream (I2, I8); order and choice are functions of the seed.
+Every arm is a function of the same material: the weak model's failed and successful episodes, the expert's corrections of them, its own
+episodes, and what it did where a control asked it (`coevo.dataset.controls`). A row's prompt is exactly what was seen at that turn, context
+policy applied, and its loss covers exactly that turn. Rows come only from graded episodes of the search stream (I2, I8): successful ones,
+failed ones up to the failing turn, and rewritten turns. Order and choice are functions of the seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 
-from coevo.config import DatasetConfig
+from coevo.chat import ToolCall, ToolSpec
+from coevo.config import Arm, DatasetConfig
 from coevo.errors import ConfigError
 from coevo.formats.family import ChatFormat
 from coevo.identity import derive_seed
 from coevo.ports import Tokenizer
-from coevo.records import Correction, Episode, LossSpan, PromptOrigin, TrainingRow, Turn
+from coevo.records import Correction, CorrectionCandidate, Episode, LossSpan, PromptOrigin, TrainingRow, Turn
 from coevo.tasks.family import Stream, TaskInstance
 
-__all__ = ["correction_rows", "equalize", "imitation_rows"]
+__all__ = ["ARMS", "Material", "Takeover", "arm_rows", "chosen_rewrite", "correction_rows", "imitation_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """An episode whose first `turn` turns are the weak model's and whose rest is the expert's."""
+
+    episode: Episode
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What rows are made of.
+
+    Attributes:
+        corrections: Of localized episodes, verified or not.
+        failed: The weak agent's failed episodes by id: at least those that the records below name.
+        successes: The weak agent's successful episodes.
+        experts: The expert's episodes under the same harness.
+        unverified: Rewrites of suspected turns that nothing was replayed for.
+        at_random: Rewrites of turns drawn at random.
+        at_last: Rewrites of last turns.
+        takeovers: Episodes that the expert finished.
+        tools: What the harness shows: a turn is rendered with them.
+    """
+
+    corrections: Sequence[Correction] = ()
+    failed: Mapping[str, Episode] = field(default_factory=dict)
+    successes: Sequence[Episode] = ()
+    experts: Sequence[Episode] = ()
+    unverified: Sequence[Correction] = ()
+    at_random: Sequence[Correction] = ()
+    at_last: Sequence[Correction] = ()
+    takeovers: Sequence[Takeover] = ()
+    tools: Sequence[ToolSpec] = ()
+
+    @property
+    def verified(self) -> list[Correction]:
+        """The verified corrections."""
+        return [correction for correction in self.corrections if correction.verified]
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Makes the rows of one arm."""
+
+    arm: Arm
+    material: Material
+    tokenizer: Tokenizer
+    chat_format: ChatFormat
+    config: DatasetConfig
+    random: Random
+
+    def rewritten(self, corrections: Iterable[Correction], text: Callable[[Correction], str]) -> list[TrainingRow]:
+        """One row per correction: the prompt that was seen, and `text` as the turn."""
+        rows = []
+        for correction in corrections:
+            episode = self.material.failed[correction.episode_id]
+            completion = self.closed(text(correction))
+            rows.append(_row(self.arm, episode, correction.turn, completion, PromptOrigin.SAMPLED, "rewritten_turn"))
+        return rows
+
+    def closed(self, text: str) -> tuple[int, ...]:
+        """Ids of a written turn with its end."""
+        return tuple(self.tokenizer.encode(text + self.chat_format.end_of_turn))
+
+    def written(self, episode: Episode, turns: Iterable[int], source: str) -> list[TrainingRow]:
+        """The expert's turns of an episode, in the weak model's format."""
+        return [
+            _row(self.arm, episode, index, self.closed(episode.turns[index].completion_text), PromptOrigin.RENDERED, source)
+            for index in turns
+        ]
+
+    def mixed(self, rows: Sequence[TrainingRow]) -> list[TrainingRow]:
+        """The first `config.rows` less the weak model's own share, with that share, shuffled."""
+        share = 0.0 if self.config.self_success == "none" else self.config.self_success_share
+        kept = list(rows[: round(self.config.rows * (1 - share))])
+        out = kept + self.own(round(len(kept) * share / (1 - share)))
+        self.random.shuffle(out)
+        return out
+
+    def own(self, wanted: int) -> list[TrainingRow]:
+        """Successful turns of the weak model, chosen by the configured rule."""
+        material = self.material
+        contrast = self.config.self_success == "contrast"
+        tools = _contrast_tools(material.verified, material.failed) if contrast else None
+        pool = self.usable((episode for episode in material.successes if episode.success), tools)
+        chosen = self.random.sample(pool, min(wanted, len(pool)))
+        return [self.sampled("self_success", episode, index) for episode, index in chosen]
+
+    def usable(self, episodes: Iterable[Episode], tools: frozenset[str] | None = None) -> list[tuple[Episode, int]]:
+        """Turns that called a tool (one of `tools`), were not refused and were not cut off by the token limit."""
+        end = self.tokenizer.encode(self.chat_format.end_of_turn)[-1]
+
+        def fits(turn: Turn) -> bool:
+            called = turn.call is not None and not turn.result_error and (tools is None or turn.call.name in tools)
+            return called and turn.completion_token_ids[-1:] == (end,)
+
+        return [(episode, index) for episode in episodes for index, turn in enumerate(episode.turns) if fits(turn)]
+
+    def sampled(self, source: str, episode: Episode, index: int) -> TrainingRow:
+        """A turn of the weak model, with the ids that it was sampled as."""
+        return _row(self.arm, episode, index, episode.turns[index].completion_token_ids, PromptOrigin.SAMPLED, source)
+
+
+def _correction(maker: _Maker) -> list[TrainingRow]:
+    return maker.mixed(maker.rewritten(maker.material.verified, lambda one: chosen_rewrite(one, maker.config.selection).text))
+
+
+def _unverified(maker: _Maker) -> list[TrainingRow]:
+    return maker.mixed(maker.rewritten(_offered(maker.material.unverified), _first_text))
+
+
+def _call_only(maker: _Maker) -> list[TrainingRow]:
+    def text(correction: Correction) -> str:
+        call = chosen_rewrite(correction, maker.config.selection).call
+        return maker.chat_format.render_turn("", ToolCall(call.name, call.arguments), maker.material.tools)
+
+    return maker.mixed(maker.rewritten(maker.material.verified, text))
+
+
+def _imitation(maker: _Maker) -> list[TrainingRow]:
+    order = [episode for episode in maker.material.experts if episode.success]
+    maker.random.shuffle(order)
+    rows = [row for episode in order for row in maker.written(episode, range(len(episode.turns)), "expert_turn")]
+    rows = rows[: maker.config.rows]
+    maker.random.shuffle(rows)
+    return rows
+
+
+def _imitation_full(maker: _Maker) -> list[TrainingRow]:
+    """Episode by episode, so that a cut at the end parts at most one; the trainer draws its own order."""
+    share = 0.0 if maker.config.self_success == "none" else maker.config.self_success_share
+    experts = [episode for episode in maker.material.experts if episode.success]
+    own = [episode for episode in maker.material.successes if episode.success]
+    maker.random.shuffle(experts)
+    maker.random.shuffle(own)
+    written: Iterator[list[TrainingRow]] = (maker.written(one, range(len(one.turns)), "expert_turn") for one in experts)
+    sampled: Iterator[list[TrainingRow]] = ([maker.sampled("self_success", *turn) for turn in maker.usable([one])] for one in own)
+    rows: list[TrainingRow] = []
+    from_own = 0
+    while len(rows) < maker.config.rows:
+        owed = share * (len(rows) + 1) > from_own
+        part = next(sampled if owed else written, None)
+        if part is None:
+            break
+        from_own += len(part) if owed else 0
+        rows += part
+    return rows[: maker.config.rows]
+
+
+def _expert_finish(maker: _Maker) -> list[TrainingRow]:
+    rows: list[TrainingRow] = []
+    for one in maker.material.takeovers:
+        if one.episode.success:
+            rows += maker.written(one.episode, range(one.turn, len(one.episode.turns)), "expert_finish")
+    maker.random.shuffle(rows)
+    return maker.mixed(rows)
+
+
+def _self_success(maker: _Maker) -> list[TrainingRow]:
+    return maker.own(maker.config.rows)
+
+
+def _at_random(maker: _Maker) -> list[TrainingRow]:
+    return maker.mixed(maker.rewritten(_offered(maker.material.at_random), _first_text))
+
+
+def _at_last(maker: _Maker) -> list[TrainingRow]:
+    return maker.mixed(maker.rewritten(_offered(maker.material.at_last), _first_text))
+
+
+def _mask_failed(maker: _Maker) -> list[TrainingRow]:
+    """Only turns before the failing one: a verified continuation has proven them, what comes later acts on a spoiled state (I2)."""
+    rows = []
+    for correction in maker.material.verified:
+        before = maker.usable([maker.material.failed[correction.episode_id]])
+        rows += [maker.sampled("before_the_failure", episode, index) for episode, index in before if index < correction.turn]
+    maker.random.shuffle(rows)
+    return maker.mixed(rows)
+
+
+ARMS: dict[Arm, tuple[Callable[[_Maker], list[TrainingRow]], str]] = {
+    Arm.CORRECTION: (_correction, "correction rows"),
+    Arm.CORRECTION_UNVERIFIED: (_unverified, "correction unverified rows"),
+    Arm.CORRECTION_CALL_ONLY: (_call_only, "correction call only rows"),
+    Arm.IMITATION: (_imitation, "imitation rows"),
+    Arm.IMITATION_FULL: (_imitation_full, "imitation full rows"),
+    Arm.EXPERT_FINISH: (_expert_finish, "expert finish rows"),
+    Arm.SELF_SUCCESS: (_self_success, "self success rows"),
+    Arm.RANDOM_TURN: (_at_random, "random turn rows"),
+    Arm.LAST_TURN: (_at_last, "last turn rows"),
+    Arm.MASK_FAILED: (_mask_failed, "mask failed rows"),
+}
+"""How each arm's rows are made, and the name of its random stream."""
+
+
+def arm_rows(
+    arm: Arm, material: Material, *, tokenizer: Tokenizer, chat_format: ChatFormat, config: DatasetConfig, seed: int
+) -> list[TrainingRow]:
+    """The rows of an arm, at most `config.rows`.
+
+    Args:
+        arm: Which.
+        material: What there is.
+        tokenizer: Of the weak model.
+        chat_format: Its format.
+        config: Sizes, shares and rules.
+        seed: Of choice and order.
+
+    Raises:
+        ConfigError: An episode of another stream than search.
+    """
+    make, stream = ARMS[arm]
+    return make(_Maker(arm, material, tokenizer, chat_format, config, Random(derive_seed(stream, seed))))
 
 
 def correction_rows(
@@ -31,59 +249,32 @@ def correction_rows(
     config: DatasetConfig,
     seed: int,
 ) -> list[TrainingRow]:
-    """Rows of the correction arm, shuffled.
-
-    Args:
-        corrections: Of failed episodes; unverified ones are left out.
-        episodes: The failed episodes by id.
-        successes: The weak agent's successful episodes, for the self-success share.
-        tokenizer: Of the weak model.
-        chat_format: Its format.
-        config: Sizes and shares.
-        seed: Of choice and order.
-    """
-    verified = [correction for correction in corrections if correction.verified]
-    random = Random(derive_seed("correction rows", seed))
-    wanted = round(config.rows * (1 - config.self_success_share))
-    rewritten = [_rewritten(correction, episodes[correction.episode_id], tokenizer, chat_format) for correction in verified[:wanted]]
-    share = config.self_success_share
-    wanted_own = round(len(rewritten) * share / (1 - share))
-    pool = _own_turns(successes, _contrast_tools(verified, episodes) if config.self_success == "contrast" else None)
-    own = [_sampled("self_success", episode, index) for episode, index in random.sample(pool, min(wanted_own, len(pool)))]
-    rows = rewritten + own
-    random.shuffle(rows)
-    return rows
+    """Rows of the correction arm, shuffled; `episodes` are the failed ones by id."""
+    material = Material(corrections=corrections, failed=episodes, successes=successes)
+    return arm_rows(Arm.CORRECTION, material, tokenizer=tokenizer, chat_format=chat_format, config=config, seed=seed)
 
 
 def imitation_rows(
     episodes: Sequence[Episode], *, tokenizer: Tokenizer, chat_format: ChatFormat, config: DatasetConfig, seed: int
 ) -> list[TrainingRow]:
     """Every turn of the expert's successful episodes, episode by episode in a seeded order, up to `config.rows`."""
-    random = Random(derive_seed("imitation rows", seed))
-    order = [episode for episode in episodes if episode.success]
-    random.shuffle(order)
-    rows: list[TrainingRow] = []
-    for episode in order:
-        for index, turn in enumerate(episode.turns):
-            completion = tuple(tokenizer.encode(turn.completion_text + chat_format.end_of_turn))
-            rows.append(_row("imitation", episode, index, completion, PromptOrigin.RENDERED, "expert_turn"))
-    rows = rows[: config.rows]
-    random.shuffle(rows)
-    return rows
+    return arm_rows(Arm.IMITATION, Material(experts=episodes), tokenizer=tokenizer, chat_format=chat_format, config=config, seed=seed)
 
 
-def equalize(arms: Mapping[str, Sequence[TrainingRow]]) -> dict[str, list[TrainingRow]]:
-    """All arms cut to the smallest one's number of rows, from the end of their shuffled order.
+def chosen_rewrite(correction: Correction, selection: str) -> CorrectionCandidate:
+    """The candidate of a verified correction to train on: its own choice (lowest student NLL), or the verified one that gains most."""
+    if selection != "highest_gain":
+        return correction.candidates[correction.chosen]
+    sound = [one for one in correction.candidates if one.schema_valid and one.executed and one.gain_lower is not None]
+    return max(sound, key=lambda one: (one.gain_lower or 0.0, one.successes), default=correction.candidates[correction.chosen])
 
-    Raises:
-        ConfigError: An arm has no rows at all.
-    """
-    empty = sorted(name for name, rows in arms.items() if not rows)
-    if empty:
-        fix = "play more episodes: raise localize.rollouts, or leave the arm out with dataset.arms"
-        raise ConfigError("an arm has no rows", seen=", ".join(empty), fix=fix)
-    size = min(len(rows) for rows in arms.values())
-    return {name: list(rows[:size]) for name, rows in arms.items()}
+
+def _offered(corrections: Iterable[Correction]) -> list[Correction]:
+    return [correction for correction in corrections if correction.candidates]
+
+
+def _first_text(correction: Correction) -> str:
+    return correction.candidates[0].text
 
 
 def _contrast_tools(corrections: Iterable[Correction], episodes: Mapping[str, Episode]) -> frozenset[str]:
@@ -92,29 +283,13 @@ def _contrast_tools(corrections: Iterable[Correction], episodes: Mapping[str, Ep
     return frozenset(call.name for call in calls if call is not None)
 
 
-def _own_turns(successes: Sequence[Episode], tools: frozenset[str] | None) -> list[tuple[Episode, int]]:
-    def fits(turn: Turn) -> bool:
-        return turn.call is not None and not turn.result_error and (tools is None or turn.call.name in tools)
-
-    return [(episode, index) for episode in successes if episode.success for index, turn in enumerate(episode.turns) if fits(turn)]
-
-
-def _rewritten(correction: Correction, episode: Episode, tokenizer: Tokenizer, chat_format: ChatFormat) -> TrainingRow:
-    completion = tuple(tokenizer.encode(correction.rewritten + chat_format.end_of_turn))
-    return _row("correction", episode, correction.turn, completion, PromptOrigin.SAMPLED, "rewritten_turn")
-
-
-def _sampled(source: str, episode: Episode, index: int) -> TrainingRow:
-    return _row("correction", episode, index, episode.turns[index].completion_token_ids, PromptOrigin.SAMPLED, source)
-
-
-def _row(arm: str, episode: Episode, turn: int, completion: tuple[int, ...], origin: PromptOrigin, source: str) -> TrainingRow:
+def _row(arm: Arm, episode: Episode, turn: int, completion: tuple[int, ...], origin: PromptOrigin, source: str) -> TrainingRow:
     instance = TaskInstance.parse(episode.spec.task_key)
     if instance.stream is not Stream.SEARCH:
         raise ConfigError("training rows come from the search stream only", seen=instance.key, fix="mine episodes of the search stream")
     prompt = episode.prompt_token_ids(turn)
     return TrainingRow(
-        arm=arm,
+        arm=arm.value,
         prompt_token_ids=prompt,
         prompt_origin=origin,
         completion_token_ids=completion,

@@ -6,25 +6,84 @@ everything here counts and refuses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coevo.errors import ConfigError, StoreError
 from coevo.formats.family import ChatFormat
 from coevo.ports import Tokenizer
 from coevo.records import TrainingRow
 
-__all__ = ["DatasetFacts", "check_rows"]
+__all__ = ["MAX_CUT_SHARE", "DatasetFacts", "FittedRows", "check_rows", "fit_rows", "require_disjoint"]
+
+MAX_CUT_SHARE = 0.05
+"""Share of rows that may be too long; the paper doubles its sequence length above it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """Counts of a checked dataset."""
+    """Counts of a checked dataset.
+
+    Attributes:
+        rows: Rows.
+        trained_tokens: Tokens that carry loss.
+        longest: Longest row in tokens.
+        sources: Rows by where their turn comes from.
+        cut: Rows left out because they are longer than the trainer takes.
+        token_ratio: Trained tokens over the first arm's; None where there is nothing to compare with.
+    """
 
     rows: int
     trained_tokens: int
     longest: int
     sources: dict[str, int]
+    cut: int = 0
+    token_ratio: float | None = None
+
+    def beside(self, *, cut: int, token_ratio: float) -> DatasetFacts:
+        """With what is known of the arm beside its rows."""
+        return replace(self, cut=cut, token_ratio=round(token_ratio, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRows:
+    """The rows that fit, and how many did not."""
+
+    rows: list[TrainingRow]
+    cut: int
+
+
+def fit_rows(rows: Sequence[TrainingRow], *, arm: str, max_length: int) -> FittedRows:
+    """Leave out rows longer than `max_length`, counted; a cut row would lose the end of the very turn that it is there for.
+
+    Raises:
+        ConfigError: More than `MAX_CUT_SHARE` of the rows are too long; the message names a length that suffices.
+    """
+    lengths = sorted(_length(row) for row in rows)
+    kept = [row for row in rows if _length(row) <= max_length]
+    cut = len(rows) - len(kept)
+    if cut > MAX_CUT_SHARE * len(rows):
+        enough = lengths[math.ceil((1 - MAX_CUT_SHARE) * len(lengths)) - 1]
+        nearly = f", {enough} all but {MAX_CUT_SHARE:.0%}" if enough < lengths[-1] else ""
+        raise ConfigError(
+            "too many training rows would be cut",
+            seen=f"{cut} of {len(rows)} rows of {arm} are longer than train.max_length={max_length}, more than {MAX_CUT_SHARE:.0%}",
+            fix=f"--set train.max_length={lengths[-1]} takes all of them{nearly}",
+        )
+    return FittedRows(kept, cut)
+
+
+def require_disjoint(mined: Collection[str], evaluated: Collection[str]) -> None:
+    """Refuse task keys on both sides (I8).
+
+    Raises:
+        StoreError: As said.
+    """
+    both = sorted(set(mined) & set(evaluated))
+    if both:
+        seen = f"{len(both)} of {len(set(mined))}, the first {both[0]}"
+        raise StoreError("training rows come from evaluation instances", seen=seen, fix="mine the search stream, evaluate the others")
 
 
 def check_rows(
@@ -47,7 +106,7 @@ def check_rows(
     seen: set[tuple[str, int, tuple[int, ...]]] = set()
     sources: dict[str, int] = {}
     for number, row in enumerate(rows):
-        length = len(row.prompt_token_ids) + len(row.completion_token_ids)
+        length = _length(row)
         if length > max_length:
             raise ConfigError(
                 "a training row would be cut", seen=f"row {number}: {length} tokens", fix=f"raise train.max_length above {length}"
@@ -67,6 +126,10 @@ def check_rows(
     return DatasetFacts(
         rows=len(rows),
         trained_tokens=sum(len(row.completion_token_ids) for row in rows),
-        longest=max((len(row.prompt_token_ids) + len(row.completion_token_ids) for row in rows), default=0),
+        longest=max((_length(row) for row in rows), default=0),
         sources=sources,
     )
+
+
+def _length(row: TrainingRow) -> int:
+    return len(row.prompt_token_ids) + len(row.completion_token_ids)

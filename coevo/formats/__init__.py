@@ -2,12 +2,14 @@
 
 from coevo.errors import ConfigError, nearest
 from coevo.formats.family import ChatFormat
+from coevo.formats.gemma import GemmaFormat
 from coevo.formats.hermes import HermesFormat
 from coevo.formats.mini import MiniFormat
+from coevo.formats.qwen3_coder import Qwen3CoderFormat
 
 __all__ = ["FORMATS", "chat_format"]
 
-FORMATS: dict[str, ChatFormat] = {"mini": MiniFormat(), "hermes": HermesFormat()}
+FORMATS: dict[str, ChatFormat] = {one.name: one for one in (MiniFormat(), HermesFormat(), Qwen3CoderFormat(), GemmaFormat())}
 """The formats shipped, by name."""
 
 

@@ -37,6 +37,8 @@ class DatasetFigures(BaseModel):
     trained_tokens: int
     longest: int
     sources: dict[str, int]
+    cut: int = 0
+    token_ratio: float | None = None
 
 
 class ReportFacts(Record):

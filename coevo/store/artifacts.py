@@ -7,6 +7,7 @@ writer's leftovers never collide with the next try; what no manifest names is ga
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,9 @@ __all__ = [
 ]
 
 R = TypeVar("R", bound=Record)
+
+_PART = re.compile(r"-\d{5}-[0-9a-f]+(\.[a-z0-9.]+)?\Z")
+"""What `StageWriter` puts behind the name of an output."""
 
 
 class OutputRecord(BaseModel):
@@ -131,8 +135,14 @@ class StageManifest(Record):
     expert_usd: float | None = None
 
     def output(self, name: str) -> OutputRecord:
-        """The only output whose file name starts with `name`. Raises `StoreError` when there is none or more than one."""
-        found = [output for output in self.outputs if output.key.rpartition("/")[2].startswith(name)]
+        """The output that was written as `name`, else the only one whose file name starts with it.
+
+        Raises:
+            StoreError: None, or more than one.
+        """
+        files = {output.key.rpartition("/")[2]: output for output in self.outputs}
+        written = [output for file, output in files.items() if _PART.sub("", file) == name]
+        found = written or [output for file, output in files.items() if file.startswith(name)]
         if len(found) != 1:
             seen = ", ".join(output.key for output in self.outputs) or "(none)"
             raise StoreError(f"the stage {self.stage} has {len(found)} outputs named {name!r}", seen=seen, fix="use one of these names")

@@ -7,7 +7,7 @@ committed twice, and no outcome is played twice (I4). Nothing is changed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -22,6 +22,7 @@ from coevo.store.episodes import EpisodeStore
 __all__ = ["Verification", "verify_run"]
 
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+_WEIGHT_FILES = ("config.json", "model.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,9 @@ def verify_run(store: BlobStore, run: str, *, deep: bool = True) -> Verification
             if output.key not in keys or (deep and content_hash(store.get(output.key)) != output.hash):
                 orphans.append(f"{key}: {output.key}")
     for key, adapter in adapters.items():
-        outputs += len(_ADAPTER_FILES)
-        orphans += [f"{key}: {adapter.key}/{name}" for name in _ADAPTER_FILES if f"{adapter.key}/{name}" not in keys]
+        files = _WEIGHT_FILES if adapter.config.get("method") == "full" else _ADAPTER_FILES
+        outputs += len(files)
+        orphans += [f"{key}: {adapter.key}/{name}" for name in files if not _is_there(f"{adapter.key}/{name}", keys)]
     uncounted = [key for key, one in manifests.items() if one.rows.total + len(one.owed) != one.expected]
     episodes = EpisodeStore(store, run)
     committed = sorted(episodes.committed_ids())
@@ -83,6 +85,11 @@ def verify_run(store: BlobStore, run: str, *, deep: bool = True) -> Verification
         unreadable=tuple(id for id in committed if deep and not _readable(episodes, id)),
         twice=_played_twice(episodes),
     )
+
+
+def _is_there(key: str, keys: Collection[str]) -> bool:
+    """Whether an object is there; large weights lie in parts beside an index."""
+    return key in keys or f"{key}.index.json" in keys
 
 
 def _manifests(store: BlobStore, keys: Iterable[str]) -> tuple[dict[str, StageManifest], dict[str, Adapter]]:

@@ -1,41 +1,64 @@
-"""Which tokens carry loss, told by decoding exactly them, for every shipped chat format and the tokenizers that it is used with (I7).
+"""Which tokens carry loss, told by decoding exactly them, for every arm and every shipped chat format (I7).
 
 1. The trained tokens of a row, decoded, are the turn's text and its end of turn: no more, no less.
 2. The rest, decoded, is the conversation as the format renders it, message by message.
 3. What the trainer reads back from the stored rows has the same labels.
+4. This holds for every arm: the text is the rewrite's, its call's alone, the expert's or the weak model's own, as the arm says.
+5. It holds for random conversations under random context policies, whatever they drop, cut or elide.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from cluster.lora_worker import IGNORED, load_rows
 from cluster.tiny import write_byte_tokenizer
-from coevo.chat import Message, Role, Sampling
-from coevo.config import DatasetConfig
-from coevo.dataset.arms import imitation_rows
+from cluster.train_rows import TokenRow, load_rows
+from coevo.chat import Message, Role, Sampling, ToolCall, ToolSpec
+from coevo.config import Arm, DatasetConfig
+from coevo.dataset.arms import Material, Takeover, arm_rows
+from coevo.dataset.export import IGNORED
 from coevo.dataset.guard import check_rows
-from coevo.episode import Agent, play
+from coevo.episode import Agent, ForcedTurn, forced_prefix, play
 from coevo.formats import chat_format
 from coevo.formats.family import ChatFormat
+from coevo.formats.gemma import GEMMA_TOKENS
+from coevo.formats.qwen3_coder import QWEN3_CODER_TOKENS
+from coevo.formats.render import PromptRenderer, shared_prefix
 from coevo.harness.bundle import HarnessBundle
+from coevo.harness.context import ContextPolicy, apply_policy
 from coevo.harness.sandbox import shared_pool
 from coevo.harness.tools import resolve_tools
 from coevo.mini.tokenizer import save_tokenizer
 from coevo.models.reference import ReferenceModel
 from coevo.models.tokenizer import FolderTokenizer
-from coevo.records import Episode
+from coevo.records import (
+    CallRecord,
+    Correction,
+    CorrectionCandidate,
+    Episode,
+    EpisodeSpec,
+    Grade,
+    MessageRecord,
+    Status,
+    TrainingRow,
+    Turn,
+)
 from coevo.store.tables import encode_records, table_of
 from coevo.tasks import load_family
 from coevo.tasks.family import Size, Stream, Style
 
 FAMILY = load_family("payroll")
+FAILING = 2
+"""The turn at which the weak model of these tests goes wrong: it finishes early."""
 
 
 def smollm2(folder: Path) -> None:
@@ -54,50 +77,215 @@ def tiny(folder: Path) -> None:
     write_byte_tokenizer(folder)
 
 
+def qwen3_coder(folder: Path) -> None:
+    write_byte_tokenizer(folder, special=("<|pad|>", *QWEN3_CODER_TOKENS))
+
+
+def gemma(folder: Path) -> None:
+    write_byte_tokenizer(folder, special=("<pad>", *GEMMA_TOKENS), end="<turn|>")
+
+
 CASES: dict[str, tuple[str, Callable[[Path], None], Size]] = {
     "mini": ("mini", save_tokenizer, Size.MINI),
     "hermes/bytes": ("hermes", tiny, Size.STANDARD),
     "hermes/smollm2": ("hermes", smollm2, Size.STANDARD),
+    "qwen3_coder/bytes": ("qwen3_coder", qwen3_coder, Size.STANDARD),
+    "gemma/bytes": ("gemma", gemma, Size.STANDARD),
 }
 
 
-def played(syntax: ChatFormat, tokenizer: FolderTokenizer, bundle: HarnessBundle, size: Size) -> Episode:
+class Case(NamedTuple):
+    """One format with a tokenizer, and everything that arms are made from: one good episode, one failed, one taken over, one of another."""
+
+    syntax: ChatFormat
+    tokenizer: FolderTokenizer
+    tools: tuple[ToolSpec, ...]
+    good: Episode
+    failed: Episode
+    taken: Episode
+    other: Episode
+    material: Material
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    name, make, size = CASES[request.param]
+    folder = tmp_path_factory.mktemp("tokenizer")
+    make(folder)
+    syntax, tokenizer = chat_format(name), FolderTokenizer(folder)
+    bundle = HarnessBundle.load(FAMILY.base_harness(size))
+    tools = resolve_tools(bundle.tools, bundle.composites, FAMILY.tools(size)).specs
     model = ReferenceModel(FAMILY, Style.PLAN_FIRST, bundle, syntax, shared_pool())
     agent = Agent(model, bundle, syntax, tokenizer, 1_000_000, Sampling(0.0, 1.0, 256))
-    return asyncio.run(play(FAMILY.instance(Stream.SEARCH, 3, size, diversity=3), family=FAMILY, agent=agent, sandboxes=shared_pool()))
+
+    def played(seed: int, prefix: Sequence[ForcedTurn] = (), branch: str = "") -> Episode:
+        instance = FAMILY.instance(Stream.SEARCH, seed, size, diversity=3)
+        return asyncio.run(play(instance, family=FAMILY, agent=agent, sandboxes=shared_pool(), prefix=prefix, branch=branch))
+
+    good = played(3)
+    early = syntax.render_turn("all done .", ToolCall("finish", {}), tools)
+    failed = played(3, (*forced_prefix(good, FAILING), ForcedTurn(early)), "early")
+    taken = played(3, forced_prefix(failed, FAILING), "taken")
+    other = played(4)
+    assert (good.success, failed.success, taken.success, other.success) == (True, False, True, True)
+    material = Material(
+        corrections=[correction(failed, FAILING, good.turns[FAILING], verified=True)],
+        failed={failed.id: failed},
+        successes=[other],
+        experts=[good],
+        unverified=[correction(failed, FAILING, good.turns[FAILING], verified=False)],
+        at_random=[correction(failed, 0, good.turns[0], verified=False)],
+        at_last=[correction(failed, len(failed.turns) - 1, good.turns[FAILING], verified=False)],
+        takeovers=[Takeover(taken, FAILING)],
+        tools=tools,
+    )
+    return Case(syntax, tokenizer, tools, good, failed, taken, other, material)
 
 
-def conversation(episode: Episode, turn: int, syntax: ChatFormat, bundle: HarnessBundle, size: Size) -> str:
+def correction(episode: Episode, turn: int, rewrite: Turn, *, verified: bool) -> Correction:
+    assert rewrite.call is not None
+    candidate = CorrectionCandidate(
+        strategy=rewrite.say, call=rewrite.call, text=rewrite.completion_text, schema_valid=True, executed=True, gain_lower=0.3
+    )
+    return Correction(
+        episode_id=episode.id,
+        turn=turn,
+        original=episode.turns[turn].completion_text,
+        rewritten=candidate.text,
+        candidates=(candidate,),
+        chosen=0,
+        chosen_by="test",
+        verified=verified,
+    )
+
+
+def conversation(episode: Episode, turn: int, syntax: ChatFormat, tools: Sequence[ToolSpec]) -> str:
     """The prompt of a turn as text, from the format alone."""
-    tools = resolve_tools(bundle.tools, bundle.composites, FAMILY.tools(size)).specs
     parts = []
     for index in episode.turns[turn].message_index:
         message = Message(Role(episode.messages[index].role), episode.messages[index].content)
-        if message.role is Role.SYSTEM:
-            parts.append(syntax.render_head(message.content, tools))
-        else:
-            parts.append(syntax.render_message(message) + (syntax.after_turn if message.role is Role.ASSISTANT else ""))
+        parts.append(rendered(message, syntax, tools))
     return "".join(parts) + syntax.open_turn
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_trained_tokens_are_the_turn(case: str, tmp_path: Path) -> None:
-    """Promises 1, 2 and 3."""
-    name, make, size = CASES[case]
-    make(tmp_path)
-    syntax, tokenizer = chat_format(name), FolderTokenizer(tmp_path)
-    bundle = HarnessBundle.load(FAMILY.base_harness(size))
-    episode = played(syntax, tokenizer, bundle, size)
-    assert episode.success
-    rows = imitation_rows([episode], tokenizer=tokenizer, chat_format=syntax, config=DatasetConfig(rows=64), seed=0)
-    assert len(rows) == len(episode.turns)
+def rendered(message: Message, syntax: ChatFormat, tools: Sequence[ToolSpec]) -> str:
+    if message.role is Role.SYSTEM:
+        return syntax.render_head(message.content, tools)
+    return syntax.render_message(message) + (syntax.after_turn if message.role is Role.ASSISTANT else "")
+
+
+def split(row: TokenRow) -> tuple[list[int], list[int]]:
+    """Trained ids and the rest; a label is its token or nothing."""
+    pairs = list(zip(row.input_ids, row.labels, strict=True))
+    assert all(label in (IGNORED, token) for token, label in pairs)
+    rest = [token for token, label in pairs if label == IGNORED]
+    assert row.labels[: len(rest)] == (IGNORED,) * len(rest)
+    return [token for token, label in pairs if label != IGNORED], rest
+
+
+def as_trained(rows: Sequence[TrainingRow]) -> Iterable[tuple[TrainingRow, TokenRow]]:
+    read = load_rows(encode_records(rows, table_of(TrainingRow)), max_length=1_000_000, where="test")
+    return zip(rows, read, strict=True)
+
+
+@pytest.mark.parametrize("arm", Arm)
+def test_trained_tokens_are_the_turn(case: Case, arm: Arm) -> None:
+    """Promises 1 to 4."""
+    syntax, tokenizer, good = case.syntax, case.tokenizer, case.good
+    config = DatasetConfig(rows=64, self_success="random", self_success_share=0.5)
+    rows = arm_rows(arm, case.material, tokenizer=tokenizer, chat_format=syntax, config=config, seed=0)
     check_rows(rows, tokenizer=tokenizer, chat_format=syntax, max_length=1_000_000)
-    read = load_rows(encode_records(rows, table_of(type(rows[0]))), max_length=1_000_000, where="test")
-    for row, seen in zip(rows, read, strict=True):
-        text = episode.turns[row.turn].completion_text
-        trained = [token for token, label in zip(seen.input_ids, seen.labels, strict=True) if label != IGNORED]
+    call = good.turns[FAILING].call
+    assert call is not None
+    rewritten = {
+        Arm.CORRECTION_CALL_ONLY: syntax.render_turn("", ToolCall(call.name, call.arguments), case.tools),
+        Arm.RANDOM_TURN: good.turns[0].completion_text,
+    }
+    episodes = {one.id: one for one in (good, case.failed, case.taken, case.other)}
+    seen = set()
+    for row, read in as_trained(rows):
+        trained, rest = split(read)
+        episode = episodes[row.episode_id]
+        if row.source == "rewritten_turn":
+            text = rewritten.get(arm, good.turns[FAILING].completion_text)
+        else:
+            text = episode.turns[row.turn].completion_text
         assert tokenizer.decode(trained) == text + syntax.end_of_turn
-        assert all(label in (IGNORED, token) for token, label in zip(seen.input_ids, seen.labels, strict=True))
-        rest = [token for token, label in zip(seen.input_ids, seen.labels, strict=True) if label == IGNORED]
-        assert tokenizer.decode(rest) == conversation(episode, row.turn, syntax, bundle, size)
-        assert seen.labels[: len(rest)] == (IGNORED,) * len(rest)
+        assert tokenizer.decode(rest) == conversation(episode, row.turn, syntax, case.tools)
+        seen.add((row.source, episode.success))
+    own = {("self_success", True)}
+    alone = {Arm.IMITATION: {("expert_turn", True)}, Arm.IMITATION_FULL: {("expert_turn", True)} | own, Arm.SELF_SUCCESS: own}
+    parts = {Arm.EXPERT_FINISH: {("expert_finish", True)}, Arm.MASK_FAILED: {("before_the_failure", False)}}
+    assert seen == alone.get(arm, parts.get(arm, {("rewritten_turn", False)}) | own)
+
+
+WORDS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)
+POLICIES = st.builds(
+    ContextPolicy,
+    keep_first=st.integers(2, 4),
+    keep_last_turns=st.none() | st.integers(1, 3),
+    max_observation_chars=st.none() | st.integers(20, 40),
+    elide_repeats=st.booleans(),
+    pins=st.lists(WORDS.filter(bool), max_size=1).map(tuple),
+)
+TURNS = st.lists(
+    st.tuples(WORDS, WORDS, st.text(max_size=60) | st.just("the same long observation again"), st.booleans()), min_size=1, max_size=6
+)
+
+
+@given(policy=POLICIES, turns=TURNS, system=WORDS, task=WORDS)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_conversation_under_any_policy(
+    case: Case, policy: ContextPolicy, turns: list[tuple[str, str, str, bool]], system: str, task: str
+) -> None:
+    """Promise 5, in the loop that episodes are played by: what is kept of earlier turns keeps the ids it was sampled with."""
+    syntax, tokenizer = case.syntax, case.tokenizer
+    tool = ToolSpec("look", "Look.", {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]})
+    renderer = PromptRenderer(syntax, tokenizer, [tool])
+    messages = [Message(Role.SYSTEM, system), Message(Role.USER, task)]
+    sampled: dict[int, tuple[int, ...]] = {}
+    played: list[Turn] = []
+    prompts: list[str] = []
+    previous: tuple[int, ...] = ()
+    for say, name, observation, noted in turns:
+        if noted:
+            messages.append(Message(Role.USER, say))
+        view = apply_policy(policy, messages)
+        prompt = renderer.prompt(view.messages, view.index, sampled)
+        text = syntax.render_turn(say, ToolCall("look", {"name": name}), [tool])
+        completion = renderer.turn_ids(text)
+        shared = shared_prefix(previous, prompt)
+        prompts.append("".join(rendered(message, syntax, [tool]) for message in view.messages) + syntax.open_turn)
+        played.append(
+            Turn(
+                message_index=view.index,
+                prompt_shared=shared,
+                prompt_suffix=prompt[shared:],
+                context_edited=view.edited,
+                completion_text=text,
+                completion_token_ids=completion,
+                call=CallRecord(name="look", arguments={"name": name}),
+            )
+        )
+        previous = prompt + completion
+        sampled[len(messages)] = completion
+        messages += [Message(Role.ASSISTANT, text), Message(Role.TOOL, observation)]
+    spec = EpisodeSpec(
+        task_key="payroll/mini/t/search/1", world_version="1", harness_hash="h", model_id="m", sampling=Sampling(0.0, 1.0, 64)
+    )
+    episode = Episode(
+        id=spec.id,
+        spec=spec,
+        status=Status.COMPLETED,
+        grade=Grade(success=True, score=1.0),
+        messages=tuple(MessageRecord(role=message.role, content=message.content) for message in messages),
+        turns=tuple(played),
+    )
+    config = DatasetConfig(rows=64, self_success="random", self_success_share=0.0)
+    rows = arm_rows(Arm.SELF_SUCCESS, Material(successes=[episode]), tokenizer=tokenizer, chat_format=syntax, config=config, seed=0)
+    assert {row.turn for row in rows} == set(range(len(played)))
+    check_rows(rows, tokenizer=tokenizer, chat_format=syntax, max_length=1_000_000)
+    for row, read in as_trained(rows):
+        trained, rest = split(read)
+        assert tokenizer.decode(trained) == played[row.turn].completion_text + syntax.end_of_turn
+        assert tokenizer.decode(rest) == prompts[row.turn]

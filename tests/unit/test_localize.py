@@ -17,7 +17,8 @@ import pytest
 
 from coevo.chat import Sampling
 from coevo.config import DatasetConfig
-from coevo.dataset.arms import correction_rows, equalize, imitation_rows
+from coevo.dataset.arms import correction_rows, imitation_rows
+from coevo.dataset.balance import equalize
 from coevo.dataset.guard import check_rows
 from coevo.errors import ConfigError, StoreError
 from coevo.fanout import FanoutPolicy, LocalExecutor

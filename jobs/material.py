@@ -1,0 +1,93 @@
+"""What the arms of a run are made from: read from its stages, and asked of the expert where a control arm needs more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from coevo.config import Arm
+from coevo.dataset.arms import Material, Takeover
+from coevo.dataset.controls import AskStage, TakeoverStage, at_last, at_random, at_suspect, read_asked, takeover_spec
+from coevo.harness.bundle import HarnessBundle
+from coevo.harness.tools import resolve_tools
+from coevo.ports import MapReport
+from coevo.records import Correction, Episode
+from coevo.rollout import RolloutStage
+from coevo.store.artifacts import StageManifest
+from jobs.context import RunContext
+from jobs.rewrite import corrections
+from jobs.rollout import mined, rollout_items
+
+__all__ = ["dataset_material"]
+
+_TURNS_PER_EPISODE = 4
+"""Fewest turns an expert episode has: enough episodes are played for the imitation arms' rows."""
+
+_CORRECTED = frozenset(Arm) - {Arm.IMITATION, Arm.IMITATION_FULL}
+"""Arms that need the corrections: for their rows, or to know which turns of its own the weak model should see beside them."""
+
+
+def dataset_material(context: RunContext, bundle: HarnessBundle, rolled: StageManifest, prefix: str) -> Material:
+    """Everything that `dataset.arms` need, and no more.
+
+    Args:
+        context: The run.
+        bundle: The evolved harness.
+        rolled: The rollout that failures and successes come from.
+        prefix: Where answers of the expert go.
+    """
+    arms, config = set(context.config.dataset.arms), context.config
+    failed_ids, succeeded = mined(context, rolled)
+    records = corrections(context) if arms & _CORRECTED or config.dataset.preference_pairs else []
+    verified = [one for one in records if one.verified]
+    suspected = failed_ids[: config.localize.failures] if Arm.CORRECTION_UNVERIFIED in arms else []
+    needed = list(dict.fromkeys([*(one.episode_id for one in verified), *suspected]))
+    failed = dict(zip(needed, context.episodes.get_all(needed), strict=True))
+    corrected = [failed[one.episode_id] for one in verified]
+
+    def asked(arm: Arm, items: Callable[[], Sequence[str]]) -> list[Correction]:
+        return _asked(context, bundle, prefix, arm, items()) if arm in arms else []
+
+    return Material(
+        corrections=records,
+        failed=failed,
+        successes=context.episodes.get_all(succeeded) if arms - {Arm.IMITATION} else (),
+        experts=_expert_episodes(context, bundle) if arms & {Arm.IMITATION, Arm.IMITATION_FULL} else (),
+        unverified=asked(Arm.CORRECTION_UNVERIFIED, lambda: at_suspect(failed[id] for id in suspected)),
+        at_random=asked(Arm.RANDOM_TURN, lambda: at_random(corrected, seed=config.seed)),
+        at_last=asked(Arm.LAST_TURN, lambda: at_last(corrected)),
+        takeovers=_takeovers(context, bundle, verified, failed) if Arm.EXPERT_FINISH in arms else (),
+        tools=resolve_tools(bundle.tools, bundle.composites, context.family.tools(context.size)).specs,
+    )
+
+
+def _asked(context: RunContext, bundle: HarnessBundle, prefix: str, arm: Arm, items: Sequence[str]) -> list[Correction]:
+    agent = context.agent(context.weak_source, bundle)
+    stage = AskStage(agent, context.store_source, prefix, context.run, arm.value, context.rewriter)
+    report = context.fan_out(stage, items, bulk=False, expert_calls_per_item=1)
+    return [read_asked(context.store, prefix, item) for item in _settled(context, stage.name, report)]
+
+
+def _takeovers(
+    context: RunContext, bundle: HarnessBundle, verified: Sequence[Correction], failed: dict[str, Episode]
+) -> tuple[Takeover, ...]:
+    agent = context.agent(context.expert_source(bundle), bundle)
+    stage = TakeoverStage(agent, context.store_source, context.run)
+    turns = {f"{one.episode_id}@{one.turn}": one for one in verified}
+    settled = [turns[item] for item in _settled(context, stage.name, context.fan_out(stage, list(turns), bulk=False))]
+    played = context.episodes.get_all([takeover_spec(agent, failed[one.episode_id], one.turn).id for one in settled])
+    return tuple(Takeover(episode, one.turn) for episode, one in zip(played, settled, strict=True))
+
+
+def _expert_episodes(context: RunContext, bundle: HarnessBundle) -> list[Episode]:
+    """The expert on the rollout's instances, under the same harness."""
+    items = rollout_items(context)[: context.config.dataset.rows // _TURNS_PER_EPISODE]
+    agent = context.agent(context.expert_source(bundle), bundle)
+    report = context.fan_out(RolloutStage(agent, context.store_source, context.run, "dataset/expert"), items, bulk=False)
+    return context.episodes.get_all([agent.spec(item).id for item in _settled(context, "dataset/expert", report)])
+
+
+def _settled(context: RunContext, name: str, report: MapReport) -> list[str]:
+    """Items with a record; raises when too many have none."""
+    context.check_owed(name, report)
+    owed = {outcome.item for outcome in report.owed}
+    return [outcome.item for outcome in report.outcomes if outcome.item not in owed]

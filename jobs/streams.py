@@ -1,0 +1,30 @@
+"""Which instances of the sealed streams a run measures on: drawn here and nowhere else, so that no other stage can take them."""
+
+from __future__ import annotations
+
+from coevo.evolve.gate import SelectionStream
+from coevo.identity import derive_seed
+from coevo.rollout import draw_items, parse_item
+from coevo.tasks.family import Stream
+from jobs.context import RunContext
+
+__all__ = ["evaluation_tasks", "final_items", "transfer_items"]
+
+
+def transfer_items(context: RunContext) -> tuple[str, ...]:
+    """Fresh selection instances on which weak model and expert are compared."""
+    seeds = SelectionStream(context.config.seed).draw("transfer", count=context.config.evaluate.transfer_instances)
+    return draw_items(context.family, Stream.SELECTION, context.size, seeds, diversity=context.config.diversity)
+
+
+def final_items(context: RunContext) -> tuple[str, ...]:
+    """The test stream's instances: naming them opens none."""
+    config = context.config
+    first = derive_seed("test", config.seed) % 2**40
+    seeds = range(first, first + config.evaluate.instances)
+    return draw_items(context.family, Stream.TEST, context.size, seeds, diversity=config.diversity, repeats=config.evaluate.repeats)
+
+
+def evaluation_tasks(context: RunContext) -> frozenset[str]:
+    """Task keys of both."""
+    return frozenset(parse_item(item)[0].key for item in (*transfer_items(context), *final_items(context)))
