@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -45,6 +45,17 @@ class Config(BaseModel):
     """Base of all sections: frozen, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    added: ClassVar[frozenset[str]] = frozenset()
+    """Fields that came after the section's first version."""
+
+    def settings(self) -> dict[str, Any]:
+        """The section as it enters a stage's identity: added fields at their defaults are left out, so that a configuration that does not
+        use them keeps the ids that it always had.
+        """
+        fields = type(self).model_fields
+        unused = {name for name in self.added if getattr(self, name) == fields[name].default}
+        return self.model_dump(exclude=unused)
 
 
 class SamplingConfig(Config):

@@ -23,7 +23,7 @@ def _inputs(context: RunContext) -> dict[str, str]:
 
 def _settings(context: RunContext) -> dict[str, Any]:
     """With the expert where it is an LLM: its turns are what is tried at a suspect."""
-    settings = context.config.localize.model_dump()
+    settings = context.config.localize.settings()
     return settings if context.recipe is None else settings | {"expert": context.expert_identity}
 
 
