@@ -193,6 +193,8 @@ class EvolveConfig(Config):
 class LocalizeConfig(Config):
     """Which turn of a failed episode is to blame."""
 
+    added: ClassVar[frozenset[str]] = frozenset({"evidence", "judges", "first_look", "skip_same_call"})
+
     failures: int = Field(160, ge=1)
     """Failed episodes of the evolved agent to work on, at most."""
     rollouts: int = Field(400, ge=1)
@@ -203,6 +205,14 @@ class LocalizeConfig(Config):
     """Continuations m per variant (kept, resampled, rewritten)."""
     alpha: float = Field(0.10, gt=0, lt=1)
     """One-sided error of the lower bound on the gain, shared over the candidates and rewrites of an episode."""
+    evidence: Literal["none", "basic", "full"] = "basic"
+    """Detectors that name turns: five cheap rules, all of them, or none (then `judges` name them)."""
+    judges: tuple[Literal["structured", "all_at_once", "step_by_step", "binary_search"], ...] = ()
+    """Ways in which the expert's LLM is asked for the turn as well; what each named is recorded and compared in the report."""
+    first_look: int | None = Field(None, ge=2)
+    """Continuations per variant at the first of two looks; null takes half. A small first look drops hopeless turns early."""
+    skip_same_call: bool = False
+    """Pass a turn over when the expert makes the very call that the weak model made: no continuations are spent on it."""
 
 
 class RewriteConfig(Config):
@@ -405,6 +415,10 @@ class RunConfig(Config):
         sizes = range(least, self.train.workers + 1) if least is not None else range(1, 2)
         if not sizes or any(self.train.global_batch % size for size in sizes):
             raise ValueError(f"cluster.min_train_workers={least}: every size up to train.workers must divide train.global_batch")
+        if self.localize.judges and self.expert.kind == "reference":
+            raise ValueError("localize.judges asks an LLM: set expert.kind to openai, pool or recorded")
+        if self.localize.evidence == "none" and not self.localize.judges:
+            raise ValueError("localize.evidence=none leaves nobody to name a turn: add localize.judges")
         if self.weak.engine == "recorded" and self.weak.recording is None:
             raise ValueError("weak.engine=recorded needs weak.recording, the folder to answer from")
         return self

@@ -48,6 +48,8 @@ DETECTORS: Mapping[Depth, tuple[Detector, ...]] = MappingProxyType(
             document.foreign,
             document.unsourced,
             missing.turned_away,
+            missing.went_back,
+            checkpoint.by_field,
             refusal.refused_write,
             *_BASIC,
             checkpoint.work_on_subject,

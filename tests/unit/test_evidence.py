@@ -98,13 +98,39 @@ def test_work_behind_a_write() -> None:
 
 def test_a_write_about_nothing_that_the_task_names() -> None:
     seen = scene(*case(1), (call("pay", case="X9", amount=1), OK), FINISH, failed={"bystanders": "X9 was changed"}, passed=("settled:C1",))
-    assert turns_of(checkpoint.stray_write, seen) == [2]
+    assert turns_of(checkpoint.stray_write, seen) == [1, 2]
+    assert max(checkpoint.stray_write(seen), key=lambda one: one.weight).turn == 2
 
 
 def test_an_unsettled_subject_points_to_the_write_that_took_its_place() -> None:
     read = (call("get", case="C2"), {"case": "C2", "amount": 102})
     seen = scene(*case(1), read, (call("pay", case="C3", amount=102), OK), FINISH, failed={"settled:C2": "C2: not settled"})
     assert turns_of(missing.turned_away, seen) == [3]
+
+
+def test_going_back_to_a_settled_subject() -> None:
+    read = (call("get", case="C2"), {"case": "C2", "amount": 102})
+    seen = scene(*case(1), read, case(1)[0], FINISH, failed={"settled:C2": "C2: not settled"}, passed=("settled:C1",))
+    assert turns_of(missing.went_back, seen) == [3]
+
+
+def test_a_field_that_the_feedback_names() -> None:
+    seen = scene(*case(1), (call("pay", unit="X", amount=1), OK), FINISH, failed={"report:North": "North: wrong unit"})
+    assert turns_of(checkpoint.by_field, seen) == [2]
+
+
+def test_any_write_where_no_check_names_a_subject() -> None:
+    seen = scene(*case(1), FINISH, failed={"same_behaviour": "one result differs"}, passed=("settled:C1",))
+    assert turns_of(checkpoint.stray_write, seen) == [1]
+
+
+def test_a_lookup_of_another_subject_twice_stands_for_the_one_left_out() -> None:
+    again = (call("get", case="C1"), {"case": "C1", "amount": 101})
+    paid = (call("pay", case="C2", amount=101), OK)
+    seen = scene(*case(1), again, paid, *case(3), FINISH, failed={"settled:C2": "C2: wrong amount"}, passed=("settled:C1", "settled:C3"))
+    found = {one.turn: one for one in missing.skipped_lookup(seen)}
+    assert found[2].detector == "mixed_up"
+    assert found[2].weight > found[3].weight
 
 
 def test_a_subject_that_no_call_named_points_to_the_end() -> None:
@@ -122,7 +148,8 @@ def test_a_lookup_that_the_peers_got() -> None:
         failed={"settled:C3": "C3: wrong amount"},
         passed=("settled:C1", "settled:C2"),
     )
-    assert turns_of(missing.skipped_lookup, seen) == [4]
+    assert turns_of(missing.skipped_lookup, seen) == [0, 2, 4]
+    assert max(missing.skipped_lookup(seen), key=lambda one: one.weight).turn == 4
 
 
 def test_a_value_from_nowhere_and_a_value_carried_over() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from coevo.localize.detectors.family import Scene, Suspect
 from coevo.records import Status
+from coevo.tasks.grading import NOT_SETTLED
 
 __all__ = ["early_finish", "no_finish"]
 
@@ -18,7 +19,8 @@ def early_finish(scene: Scene) -> Iterator[Suspect]:
     if episode.status is not Status.COMPLETED or not episode.turns or episode.grade is None or episode.success:
         return
     named = {str(value) for turn in episode.turns for call in turn.executed for value in call.arguments.values()}
-    undone = [check for subject, check in scene.failed.items() if "not settled" in check.feedback or subject not in named]
+    subjects = [(check.name.partition(":")[2], check) for check in scene.failed_checks]
+    undone = [check for subject, check in subjects if subject and (NOT_SETTLED in check.feedback or subject not in named)]
     if undone:
         yield Suspect(len(episode.turns) - 1, "early_finish", f"finished with open work: {undone[0].feedback or undone[0].name}", 3.2)
 

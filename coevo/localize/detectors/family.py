@@ -68,7 +68,11 @@ class Scene:
         checks = episode.grade.checkpoints if episode.grade is not None else ()
         named = [(check.name.partition(":")[2], check) for check in checks]
         self.subjects = frozenset(subject for subject, _ in named if subject)
-        self.failed: dict[str, Checkpoint] = {subject: check for subject, check in named if subject and not check.passed}
+        self._kinds = {subject: check.name.partition(":")[0] for subject, check in named}
+        self.failed: dict[str, Checkpoint] = {}
+        for subject, check in named:
+            if subject and not check.passed:
+                self.failed.setdefault(subject, check)
         self.touched = tuple(self._touched(turn.executed) for turn in episode.turns)
         self._seen: dict[int, frozenset[str]] = {}
 
@@ -76,6 +80,10 @@ class Scene:
     def failed_checks(self) -> tuple[Checkpoint, ...]:
         """All failed checkpoints, those without a subject too."""
         return tuple(check for check in (self.episode.grade.checkpoints if self.episode.grade is not None else ()) if not check.passed)
+
+    def kind_of(self, subject: str) -> str:
+        """What stands before the colon in the name of the subject's checkpoint."""
+        return self._kinds.get(subject, "")
 
     def writes_at(self, turn: int) -> bool:
         """The turn made an accepted call that changes what is graded, finishing apart."""
