@@ -25,6 +25,7 @@ __all__ = [
     "EvaluateConfig",
     "EvolveConfig",
     "ExpertConfig",
+    "ExpertPoolConfig",
     "LocalizeConfig",
     "PlacementConfig",
     "PoolsConfig",
@@ -95,6 +96,25 @@ class WeakConfig(Config):
     to it."""
 
 
+class ExpertPoolConfig(Config):
+    """How an expert of `kind: pool` is served, on engines of its own beside the weak model's (`cluster.pools.expert` says where)."""
+
+    chat_format: str = "hermes"
+    """Name of the expert's own chat format (`coevo.formats`)."""
+    engine: Literal["auto", "vllm", "transformers"] = "auto"
+    """As `weak.engine`."""
+    replicas: int = Field(1, ge=1)
+    """Engines in the pool."""
+    max_model_len: int = Field(32768, gt=0)
+    """Context in tokens; a dialogue that does not fit is an unusable answer."""
+    max_num_seqs: int = Field(16, gt=0)
+    """Sequences decoded together by one engine."""
+    kv_cache_mib: int = Field(1024, gt=0)
+    """KV cache of one engine, MiB."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """As `weak.dtype`."""
+
+
 class ExpertConfig(Config):
     """Who rewrites failing turns and plays the imitation arm.
 
@@ -102,15 +122,17 @@ class ExpertConfig(Config):
     the environment or a mounted file of each process that asks.
     """
 
-    kind: Literal["reference", "openai", "recorded"] = "reference"
-    """`reference`: the family's own state-conditional policy. `openai`: an LLM behind an endpoint. `recorded`: the answers in
-    `recording`, from nowhere else."""
+    kind: Literal["reference", "openai", "pool", "recorded"] = "reference"
+    """`reference`: the family's own state-conditional policy. `openai`: an LLM behind an endpoint. `pool`: an LLM on engines of the run's
+    own. `recorded`: the answers in `recording`, from nowhere else."""
     style: Literal["plan_first", "reactive"] = "plan_first"
     """How the reference orders its work when it plays whole episodes."""
     base_url: str | None = None
     """Endpoint, up to and including `/v1`."""
     model: str | None = None
-    """The model's name at the endpoint."""
+    """The model's name at the endpoint; with `kind: pool` its Hugging Face folder."""
+    pool: ExpertPoolConfig = ExpertPoolConfig()
+    """Engines of `kind: pool`."""
     api_key_env: str | None = Field("OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """Environment variable that holds the key; null for endpoints without keys."""
     api_key_file: str | None = None
@@ -136,7 +158,7 @@ class ExpertConfig(Config):
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
-        wanted = {"openai": ("base_url", "model"), "recorded": ("model", "recording")}.get(self.kind, ())
+        wanted = {"openai": ("base_url", "model"), "pool": ("model",), "recorded": ("model", "recording")}.get(self.kind, ())
         missing = [name for name in wanted if getattr(self, name) is None]
         if missing:
             raise ValueError(f"kind={self.kind} needs {' and '.join(missing)}")
@@ -322,6 +344,8 @@ class PoolsConfig(Config):
     """Workers of both executors."""
     train: PlacementConfig = PlacementConfig()
     """Training workers."""
+    expert: PlacementConfig = PlacementConfig()
+    """Engines of an expert of `kind: pool`."""
 
 
 class SpotConfig(Config):
@@ -428,6 +452,9 @@ class RunConfig(Config):
         dump = self.model_dump(mode="json")
         for key in ("store", "cluster", "rollout", "prices", "retention"):
             dump.pop(key)
+        dump["localize"] = self.localize.settings()
+        if self.expert.kind != "pool":
+            dump["expert"].pop("pool")
         return dump
 
     @property

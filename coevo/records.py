@@ -347,7 +347,7 @@ class Localization(Record):
 
 
 class CorrectionCandidate(BaseModel):
-    """One rewrite that the expert offered for the turn."""
+    """One rewrite that the expert offered for the turn. `student_nll` is per token of the whole turn, what the choice goes by."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -361,6 +361,7 @@ class CorrectionCandidate(BaseModel):
     gain_lower: float | None = None
     student_nll_strategy: float | None = None
     student_nll_call: float | None = None
+    student_nll: float | None = None
 
 
 class RejectedRewrite(BaseModel):

@@ -14,6 +14,7 @@ from coevo.evaluate.stats import paired_bootstrap, wilson
 from coevo.evolve.search import Round, SearchRecord
 from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Verdict
 from coevo.report.facts import ReportFacts, sources
+from coevo.report.yields import yields
 
 __all__ = ["SECTIONS", "numbers", "words"]
 
@@ -405,6 +406,7 @@ SECTIONS = {
     "harness": _harness,
     "components": _components,
     "repair": _repair,
+    "yield": yields,
     "datasets": _datasets,
     "training": _training,
     "publish": _publish,
