@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -27,6 +27,7 @@ __all__ = [
     "EvaluateConfig",
     "EvolveConfig",
     "ExpertConfig",
+    "ExpertPoolConfig",
     "LocalizeConfig",
     "PlacementConfig",
     "PoolsConfig",
@@ -49,6 +50,17 @@ class Config(BaseModel):
     """Base of all sections: frozen, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    added: ClassVar[frozenset[str]] = frozenset()
+    """Fields that came after the section's first version."""
+
+    def settings(self) -> dict[str, Any]:
+        """The section as it enters a stage's identity: added fields at their defaults are left out, so that a configuration that does not
+        use them keeps the ids that it always had.
+        """
+        fields = type(self).model_fields
+        unused = {name for name in self.added if getattr(self, name) == fields[name].default}
+        return self.model_dump(exclude=unused)
 
 
 class SamplingConfig(Config):
@@ -88,6 +100,25 @@ class WeakConfig(Config):
     to it."""
 
 
+class ExpertPoolConfig(Config):
+    """How an expert of `kind: pool` is served, on engines of its own beside the weak model's (`cluster.pools.expert` says where)."""
+
+    chat_format: str = "hermes"
+    """Name of the expert's own chat format (`coevo.formats`)."""
+    engine: Literal["auto", "vllm", "transformers"] = "auto"
+    """As `weak.engine`."""
+    replicas: int = Field(1, ge=1)
+    """Engines in the pool."""
+    max_model_len: int = Field(32768, gt=0)
+    """Context in tokens; a dialogue that does not fit is an unusable answer."""
+    max_num_seqs: int = Field(16, gt=0)
+    """Sequences decoded together by one engine."""
+    kv_cache_mib: int = Field(1024, gt=0)
+    """KV cache of one engine, MiB."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """As `weak.dtype`."""
+
+
 class ExpertConfig(Config):
     """Who rewrites failing turns and plays the imitation arm.
 
@@ -95,15 +126,17 @@ class ExpertConfig(Config):
     the environment or a mounted file of each process that asks.
     """
 
-    kind: Literal["reference", "openai", "recorded"] = "reference"
-    """`reference`: the family's own state-conditional policy. `openai`: an LLM behind an endpoint. `recorded`: the answers in
-    `recording`, from nowhere else."""
+    kind: Literal["reference", "openai", "pool", "recorded"] = "reference"
+    """`reference`: the family's own state-conditional policy. `openai`: an LLM behind an endpoint. `pool`: an LLM on engines of the run's
+    own. `recorded`: the answers in `recording`, from nowhere else."""
     style: Literal["plan_first", "reactive"] = "plan_first"
     """How the reference orders its work when it plays whole episodes."""
     base_url: str | None = None
     """Endpoint, up to and including `/v1`."""
     model: str | None = None
-    """The model's name at the endpoint."""
+    """The model's name at the endpoint; with `kind: pool` its Hugging Face folder."""
+    pool: ExpertPoolConfig = ExpertPoolConfig()
+    """Engines of `kind: pool`."""
     api_key_env: str | None = Field("OPENAI_API_KEY", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """Environment variable that holds the key; null for endpoints without keys."""
     api_key_file: str | None = None
@@ -129,7 +162,7 @@ class ExpertConfig(Config):
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
-        wanted = {"openai": ("base_url", "model"), "recorded": ("model", "recording")}.get(self.kind, ())
+        wanted = {"openai": ("base_url", "model"), "pool": ("model",), "recorded": ("model", "recording")}.get(self.kind, ())
         missing = [name for name in wanted if getattr(self, name) is None]
         if missing:
             raise ValueError(f"kind={self.kind} needs {' and '.join(missing)}")
@@ -250,6 +283,8 @@ class EvolveConfig(Config):
 class LocalizeConfig(Config):
     """Which turn of a failed episode is to blame."""
 
+    added: ClassVar[frozenset[str]] = frozenset({"evidence", "judges", "first_look", "skip_same_call"})
+
     failures: int = Field(160, ge=1)
     """Failed episodes of the evolved agent to work on, at most."""
     rollouts: int = Field(400, ge=1)
@@ -260,6 +295,14 @@ class LocalizeConfig(Config):
     """Continuations m per variant (kept, resampled, rewritten)."""
     alpha: float = Field(0.10, gt=0, lt=1)
     """One-sided error of the lower bound on the gain, shared over the candidates and rewrites of an episode."""
+    evidence: Literal["none", "basic", "full"] = "basic"
+    """Detectors that name turns: five cheap rules, all of them, or none (then `judges` name them)."""
+    judges: tuple[Literal["structured", "all_at_once", "step_by_step", "binary_search"], ...] = ()
+    """Ways in which the expert's LLM is asked for the turn as well; what each named is recorded and compared in the report."""
+    first_look: int | None = Field(None, ge=2)
+    """Continuations per variant at the first of two looks; null takes half. A small first look drops hopeless turns early."""
+    skip_same_call: bool = False
+    """Pass a turn over when the expert makes the very call that the weak model made: no continuations are spent on it."""
 
 
 class RewriteConfig(Config):
@@ -417,6 +460,8 @@ class PoolsConfig(Config):
     """Workers of both executors."""
     train: PlacementConfig = PlacementConfig()
     """Training workers."""
+    expert: PlacementConfig = PlacementConfig()
+    """Engines of an expert of `kind: pool`."""
 
 
 class SpotConfig(Config):
@@ -515,6 +560,10 @@ class RunConfig(Config):
             raise ValueError("evolve.proposer.kind=llm needs a model: expert.kind=openai or recorded, or evolve.proposer.model=weak")
         if proposer.kind == "llm" and proposer.model == "weak" and self.weak.model == "mini":
             raise ValueError("evolve.proposer.model=weak: the embedded model writes no code; name another in weak.model")
+        if self.localize.judges and self.expert.kind == "reference":
+            raise ValueError("localize.judges asks an LLM: set expert.kind to openai, pool or recorded")
+        if self.localize.evidence == "none" and not self.localize.judges:
+            raise ValueError("localize.evidence=none leaves nobody to name a turn: add localize.judges")
         if self.weak.engine == "recorded" and self.weak.recording is None:
             raise ValueError("weak.engine=recorded needs weak.recording, the folder to answer from")
         return self
@@ -524,6 +573,9 @@ class RunConfig(Config):
         dump = self.model_dump(mode="json")
         for key in ("store", "cluster", "rollout", "prices", "retention"):
             dump.pop(key)
+        dump["localize"] = self.localize.settings()
+        if self.expert.kind != "pool":
+            dump["expert"].pop("pool")
         return dump
 
     @property

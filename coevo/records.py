@@ -34,6 +34,7 @@ __all__ = [
     "Measurement",
     "MessageRecord",
     "PromptOrigin",
+    "Proposal",
     "Record",
     "RejectedRewrite",
     "Status",
@@ -305,8 +306,34 @@ class LocalizationCandidate(BaseModel):
     gain_lower: float | None = None
 
 
+class Proposal(BaseModel):
+    """What one localization method named before replay decided.
+
+    Attributes:
+        method: `evidence` or `judge:STYLE`.
+        turns: Most likely first.
+        cause, counterfactual: In words, where the method says them.
+        unlocalizable: The method says that no single turn is to blame.
+        faults: Why answers of a judge could not be used.
+        expert: What its answers took.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: str
+    turns: tuple[int, ...] = ()
+    cause: str = ""
+    counterfactual: str = ""
+    unlocalizable: bool = False
+    faults: tuple[str, ...] = ()
+    expert: ExpertUse = ExpertUse()
+
+
 class Localization(Record):
-    """Where a failed episode went wrong; `turn` None means unlocalizable."""
+    """Where a failed episode went wrong; `turn` None means unlocalizable.
+
+    `proposals` says who named what, where more than the detectors were asked.
+    """
 
     episode_id: str
     turn: int | None
@@ -316,10 +343,11 @@ class Localization(Record):
     alpha: float = 0.05
     cost: Cost = Cost()
     expert: ExpertUse = ExpertUse()
+    proposals: tuple[Proposal, ...] = ()
 
 
 class CorrectionCandidate(BaseModel):
-    """One rewrite that the expert offered for the turn."""
+    """One rewrite that the expert offered for the turn. `student_nll` is per token of the whole turn, what the choice goes by."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -333,6 +361,7 @@ class CorrectionCandidate(BaseModel):
     gain_lower: float | None = None
     student_nll_strategy: float | None = None
     student_nll_call: float | None = None
+    student_nll: float | None = None
 
 
 class RejectedRewrite(BaseModel):

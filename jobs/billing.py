@@ -19,7 +19,7 @@ from coevo.store.ledger import Spend
 from coevo.tasks.family import Size
 from jobs.estimates import row_tokens
 
-__all__ = ["Billing", "engine_rate", "estimated_usd", "require_prices", "training_held", "training_rate", "training_usd"]
+__all__ = ["Billing", "engine_rate", "estimated_usd", "expert_rate", "require_prices", "training_held", "training_rate", "training_usd"]
 
 _HOUR_S = 3600.0
 
@@ -27,6 +27,11 @@ _HOUR_S = 3600.0
 def engine_rate(config: RunConfig, sheet: PriceSheet) -> ProcessRate:
     """Of one engine of the weak model. Raises `ConfigError` as `process_rate` does."""
     return process_rate(config.cluster.pools.weak, sheet, num_cpus=1.0, where="cluster.pools.weak")
+
+
+def expert_rate(config: RunConfig, sheet: PriceSheet) -> ProcessRate:
+    """Of one engine of an expert of `kind: pool`. Raises `ConfigError` as `process_rate` does."""
+    return process_rate(config.cluster.pools.expert, sheet, num_cpus=1.0, where="cluster.pools.expert")
 
 
 def training_rate(config: RunConfig, sheet: PriceSheet) -> ProcessRate:
@@ -62,6 +67,8 @@ def require_prices(config: RunConfig) -> None:
     """
     sheet = load_prices(config.prices)
     rates = {"weak": engine_rate(config, sheet), "train": training_rate(config, sheet)}
+    if config.expert.kind == "pool":
+        rates["expert"] = expert_rate(config, sheet)
     if config.budget.usd is None or config.weak.engine == "recorded":
         return
     for name, rate in rates.items():
@@ -93,9 +100,9 @@ class Billing:
         """Of one engine."""
         return engine_rate(self._config, self.sheet)
 
-    def watch(self, count: Callable[[], int], *, clock: Callable[[], float] = time.monotonic) -> HeldMeter:
-        """A meter for a new pool; `count` says how many of its processes exist."""
-        self._meters.append(HeldMeter(self.rate, count, clock=clock))
+    def watch(self, count: Callable[[], int], *, rate: ProcessRate | None = None, clock: Callable[[], float] = time.monotonic) -> HeldMeter:
+        """A meter for a new pool; `count` says how many of its processes exist. Without a `rate`: the weak model's engines."""
+        self._meters.append(HeldMeter(self.rate if rate is None else rate, count, clock=clock))
         return self._meters[-1]
 
     def bought(self, expert: Iterable[Spend]) -> None:
@@ -107,7 +114,8 @@ class Billing:
     def held(self) -> Held:
         """What all engines held so far, and what experts got; dollars of engines are 0 before the first when their price is known."""
         readings = [meter.read() for meter in self._meters]
-        usd = None if self.rate.usd_per_hour is None else sum(one.usd or 0.0 for one in readings)
+        known = self.rate.usd_per_hour is not None and all(one.usd is not None for one in readings)
+        usd = sum(one.usd or 0.0 for one in readings) if known else None
         return Held(sum(one.gpu_s for one in readings), sum(one.cpu_s for one in readings), usd, self._expert_usd)
 
     def close_stage(self) -> Held:

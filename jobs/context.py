@@ -67,6 +67,10 @@ RESUMABLE = (
     "expert.retries",
     "expert.price",
     "expert.recording",
+    "expert.pool.engine",
+    "expert.pool.replicas",
+    "expert.pool.max_num_seqs",
+    "expert.pool.kv_cache_mib",
 )
 """What may differ when a run is resumed: where, how fast and how far, not what."""
 
@@ -198,7 +202,8 @@ class RunContext:
 
     @property
     def rewriter(self) -> ExpertSource:
-        """The expert as one who rewrites turns."""
+        """The expert as one who rewrites turns, its pool started where it has one."""
+        self._start_expert()
         return rewriter(self.recipe)
 
     @property
@@ -207,11 +212,16 @@ class RunContext:
         return expert_identity(self.config, self.recipe)
 
     def expert_source(self, bundle: HarnessBundle) -> ModelSource:
-        """The expert as one who plays, under a harness."""
+        """The expert as one who plays, under a harness; its pool is started where it has one."""
+        self._start_expert()
         syntax = self.config.weak.chat_format
         if self.recipe is not None:
             return ExpertPlayerSource(self.recipe, syntax)
         return ReferenceSource(self.config.family, Style(self.config.expert.style), bundle, syntax)
+
+    def _start_expert(self) -> None:
+        if self.config.expert.kind == "pool":
+            self.serving.start_expert()
 
     def key(self, stage: str, inputs: Mapping[str, str], settings: Any) -> StageKey:
         """Where a stage with these inputs and settings lies."""

@@ -21,6 +21,7 @@ from coevo.rewrite.llm import LLMExpertSource, LLMRecipe
 from coevo.rewrite.spend import noted_spend, still_due, use_of
 from coevo.store.ledger import Ledger, Spend
 from coevo.tasks.family import Size
+from jobs.expert_pool import NODE_HOURS, expert_pool_source
 from jobs.plan import EPISODES
 
 __all__ = [
@@ -70,12 +71,14 @@ def endpoint(config: RunConfig) -> OpenAISource | None:
 
 
 def expert_price(config: RunConfig) -> TokenPrice | None:
-    """Dollars per token of the expert; None when the sheet does not know it.
+    """Dollars per token of the expert; None when the sheet does not know it, 0 for a pool that is paid by the hour.
 
     Raises:
         ConfigError: `expert.price` names an entry that is not there.
     """
     expert, sheet = config.expert, load_prices(config.prices)
+    if expert.kind == "pool" and expert.price is None:
+        return NODE_HOURS
     return sheet.token_price(expert.price) if expert.price is not None else sheet.tokens.get(expert.model or "")
 
 
@@ -99,6 +102,9 @@ def expert_recipe(config: RunConfig, store: StoreSource) -> LLMRecipe | None:
     folder = None if expert.recording is None else open_source(expert.recording)
     if source is not None:
         model: Any = RecordingSource(source, folder) if folder else RecordingSource(source, store, f"{config.name}/{RECORDED}")
+    elif expert.kind == "pool":
+        pool = expert_pool_source(config)
+        model = RecordingSource(pool, folder) if folder else RecordingSource(pool, store, f"{config.name}/{RECORDED}")
     elif expert.kind == "recorded" and folder is not None:
         model = RecordedSource(folder, f"remote:{expert.model}")
     else:
@@ -115,7 +121,8 @@ def expert_identity(config: RunConfig, recipe: LLMRecipe | None) -> dict[str, st
     """What of the expert decides results: not where it is asked, how fast, or from which recording it answers."""
     if recipe is None:
         return {"kind": config.expert.kind, "style": config.expert.style}
-    return {"model_id": recipe.model_id}
+    pool = {"chat_format": config.expert.pool.chat_format} if config.expert.kind == "pool" else {}
+    return {"model_id": recipe.model_id, **pool}
 
 
 def probe_endpoint(config: RunConfig) -> Spend | None:

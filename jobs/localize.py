@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from math import ceil, log2
 from typing import Any
 
+from coevo.localize.evidence import Depth
+from coevo.localize.judge import JudgeSource, JudgeStyle
 from coevo.localize.stage import LocalizeStage, read_localization
 from coevo.records import Localization
 from coevo.store.artifacts import StageManifest, read_records
 from jobs.context import RunContext, StageResult
 from jobs.evolve import evolved_harness
+from jobs.plan import EPISODES
 from jobs.rollout import mined, rollout_manifest
 
 __all__ = ["localizations", "localize_manifest", "main", "singles_prefix"]
@@ -23,8 +27,20 @@ def _inputs(context: RunContext) -> dict[str, str]:
 
 def _settings(context: RunContext) -> dict[str, Any]:
     """With the expert where it is an LLM: its turns are what is tried at a suspect."""
-    settings = context.config.localize.model_dump()
+    settings = context.config.localize.settings()
     return settings if context.recipe is None else settings | {"expert": context.expert_identity}
+
+
+def _judges(context: RunContext) -> tuple[JudgeSource, ...]:
+    recipe = context.recipe
+    return () if recipe is None else tuple(JudgeSource(recipe, JudgeStyle(style)) for style in context.config.localize.judges)
+
+
+def _calls(context: RunContext) -> int:
+    """Of the expert per failed episode: a rewrite per suspect, and the judges' questions."""
+    turns = EPISODES[context.size].turns
+    asks = {"step_by_step": round(turns), "binary_search": ceil(log2(max(2.0, turns)))}
+    return context.config.localize.candidates + sum(asks.get(style, 1) for style in context.config.localize.judges)
 
 
 def singles_prefix(context: RunContext) -> str:
@@ -51,9 +67,13 @@ def localize_manifest(context: RunContext) -> StageManifest:
         continuations=config.continuations,
         alpha=config.alpha,
         expert=context.rewriter,
+        depth=None if config.evidence == "none" else Depth(config.evidence),
+        judges=_judges(context),
+        first_look=config.first_look,
+        skip_same_call=config.skip_same_call,
     )
     each = 3 * config.candidates * config.continuations
-    report = context.fan_out(stage, failed, bulk=True, episodes_per_item=each, expert_calls_per_item=config.candidates)
+    report = context.fan_out(stage, failed, bulk=True, episodes_per_item=each, expert_calls_per_item=_calls(context))
     return context.close_records(writer, report, lambda id: read_localization(context.store, stage.prefix, id), name="localizations")
 
 

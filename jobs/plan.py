@@ -214,6 +214,8 @@ def _expert(config: RunConfig) -> str:
     expert = config.expert
     if expert.kind == "reference":
         return f"reference policy, {expert.style}"
+    if expert.kind == "pool":
+        return f"{expert.model} on {expert.pool.replicas} x {expert.pool.engine} of the run's own"
     return f"{expert.model} {f'at {expert.base_url}' if expert.kind == 'openai' else f'from the recording {expert.recording}'}"
 
 

@@ -18,7 +18,7 @@ def rewrite_manifest(context: RunContext) -> StageManifest:
     """Rewrite what is owed and close the stage."""
     config, localized = context.config, localize_manifest(context)
     inputs = {"localize": localized.input_hash}
-    settings = {"rewrite": config.rewrite.model_dump(), "localize": config.localize.model_dump()}
+    settings = {"rewrite": config.rewrite.settings(), "localize": config.localize.settings()}
     done = context.finished(STAGE, inputs, settings)
     if done is not None:
         return done

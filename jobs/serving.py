@@ -34,12 +34,14 @@ from coevo.fanout import FanoutPolicy
 from coevo.models.recorded import RecordedPublisher, RecordedSource, RecordingPublisher, RecordingSource
 from coevo.ports import Executor, ModelSource, Publisher, StoreSource
 from coevo.prices import Market
+from jobs.billing import expert_rate
+from jobs.expert_pool import expert_pool_config
 from jobs.phases import phase_policy
 
 if TYPE_CHECKING:
     from jobs.context import RunContext
 
-__all__ = ["Serving", "engine_config", "engine_kind", "scratch_folder", "trainer"]
+__all__ = ["Serving", "engine_config", "engine_kind", "process_needs", "scratch_folder", "trainer"]
 
 INSTALL_RECORD = "coevo-install.json"
 WEAK_POOL = "weak"
@@ -71,7 +73,7 @@ def engine_config(config: RunConfig, *, path: str, model_id: str) -> EngineConfi
     )
 
 
-def _asks(placement: PlacementConfig, num_cpus: float) -> dict[str, Any]:
+def process_needs(placement: PlacementConfig, num_cpus: float) -> dict[str, Any]:
     """What a pool or executor passes on to Ray for each of its processes."""
     return {
         "num_cpus": num_cpus if placement.num_cpus is None else placement.num_cpus,
@@ -114,6 +116,7 @@ class Serving:
         self._context = context
         self._pool: ModelPool | None = None
         self._told: set[str] = set()
+        self._expert: ModelPool | None = None
 
     @classmethod
     @contextmanager
@@ -156,7 +159,9 @@ class Serving:
             kind, reason = engine_kind(config.weak.engine)
             self._context.display.note(f"starting {config.weak.replicas} {kind} engines for {model_id} ({reason})")
             engine = engine_config(config, path=path, model_id=model_id)
-            self._pool = ModelPool(PoolConfig(engine=engine, replicas=config.weak.replicas, **_asks(config.cluster.pools.weak, 1.0)))
+            self._pool = ModelPool(
+                PoolConfig(engine=engine, replicas=config.weak.replicas, **process_needs(config.cluster.pools.weak, 1.0))
+            )
             self._take(self._pool)
             self._pool.start()
         self.driver.require(WEAK_POOL)
@@ -165,8 +170,23 @@ class Serving:
             self._pool.load_weights(path, model_id=model_id)
         return self._pool
 
+    def start_expert(self) -> None:
+        """Serve the expert, where it is a pool of the run's own; from then on its source finds it."""
+        context = self._context
+        if self._expert is not None or context.config.expert.kind != "pool":
+            return
+        settings = expert_pool_config(context.config)
+        context.display.note(f"starting {settings.replicas} {settings.engine.kind} engines for the expert {settings.engine.model_id}")
+        pool = ModelPool(settings)
+        pool.start()
+        self._expert = pool
+        context.billing.watch(lambda: living(pool.stats()), rate=expert_rate(context.config, context.billing.sheet))
+
     def stop_pool(self) -> None:
-        """Give the engines' memory and cores back."""
+        """Give the engines' memory and cores back, the expert's too."""
+        if self._expert is not None:
+            self._expert.close()
+            self._expert = None
         if self._pool is not None:
             self.driver.remove(WEAK_POOL)
             self._pool.close()
@@ -220,7 +240,7 @@ class Serving:
     def small(self) -> Executor:
         """Long-lived workers for the many small batches of a search."""
         config = self._context.config
-        options = ActorOptions(actors=config.rollout.workers, **_asks(config.cluster.pools.rollout, 0.5))
+        options = ActorOptions(actors=config.rollout.workers, **process_needs(config.cluster.pools.rollout, 0.5))
         return ActorExecutor(self._policy(), options)
 
     @cached_property
@@ -229,7 +249,7 @@ class Serving:
         rollout = self._context.config.rollout
         if self._context.config.cluster.bulk == "actors":
             return self.small
-        asks = _asks(self._context.config.cluster.pools.rollout, 0.5)
+        asks = process_needs(self._context.config.cluster.pools.rollout, 0.5)
         return RayDataExecutor(self._policy(), BulkOptions(actors=rollout.workers, block_rows=8, **asks))
 
     def rest(self) -> None:

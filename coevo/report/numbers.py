@@ -14,6 +14,7 @@ from coevo.evaluate.stats import paired_bootstrap, wilson
 from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Verdict
 from coevo.report.evolution import search_numbers
 from coevo.report.facts import ReportFacts, sources
+from coevo.report.yields import yields
 
 __all__ = ["SECTIONS", "numbers", "words"]
 
@@ -356,6 +357,7 @@ SECTIONS = {
     "harness": _harness,
     "components": _components,
     "repair": _repair,
+    "yield": yields,
     "datasets": _datasets,
     "training": _training,
     "publish": _publish,

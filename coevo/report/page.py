@@ -28,6 +28,7 @@ TITLES = {
     "harness": "What changed in the harness",
     "components": "Component use",
     "repair": "Localization and repair",
+    "yield": "Yield of the expert",
     "datasets": "Training rows",
     "training": "Training",
     "publish": "Canary",

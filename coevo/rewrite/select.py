@@ -42,9 +42,14 @@ async def score_turn(
     """
     ids = tokenizer.encode(text + chat_format.end_of_turn)
     logprobs = await scorer.logprobs(prompt, ids, model_id=model_id)
-    spoken = len(tokenizer.encode(text[: text.index(say.strip()) + len(say.strip())])) if say.strip() else 0
+    spoken = _tokens_to(tokenizer, ids, text.index(say.strip()) + len(say.strip())) if say.strip() else 0
     strategy = -sum(logprobs[:spoken]) / spoken if spoken else None
     return StudentLikelihood(strategy, -sum(logprobs[spoken:]) / max(1, len(ids) - spoken), -sum(logprobs) / len(ids))
+
+
+def _tokens_to(tokenizer: Tokenizer, ids: Sequence[int], chars: int) -> int:
+    """How many of these very tokens it takes to say the first `chars` characters; one that reaches beyond them counts."""
+    return next((count for count in range(1, len(ids)) if len(tokenizer.decode(ids[:count])) >= chars), len(ids))
 
 
 def choose(candidates: Sequence[CorrectionCandidate], totals: Sequence[float]) -> int | None:

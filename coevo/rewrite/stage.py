@@ -173,6 +173,7 @@ class RewriteWorker:
             gain_lower=gain_bound((new.successes, new.m), bases, alpha),
             student_nll_strategy=likelihood.strategy,
             student_nll_call=likelihood.call,
+            student_nll=likelihood.total,
         )
         return candidate, likelihood, new.tokens
 

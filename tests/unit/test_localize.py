@@ -5,18 +5,19 @@
 3. A state that can't be saved from a turn is not blamed on it; an episode may be unlocalizable.
 4. A rewrite speaks the weak model's format and uses only tools that its harness shows.
 5. Rows: loss on exactly the rewritten turn, at exactly the prompt that was seen; successes only from successful episodes (I2, I7).
+6. The default configuration names the same suspects, has the same stage identity and takes the same decisions in every version.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
 
 from coevo.chat import Sampling
-from coevo.config import DatasetConfig
+from coevo.config import DatasetConfig, RunConfig
 from coevo.dataset.arms import correction_rows, imitation_rows
 from coevo.dataset.balance import equalize
 from coevo.dataset.guard import check_rows
@@ -24,6 +25,7 @@ from coevo.errors import ConfigError, StoreError
 from coevo.fanout import FanoutPolicy, LocalExecutor
 from coevo.formats.mini import MiniFormat
 from coevo.harness.sandbox import shared_pool
+from coevo.identity import content_hash
 from coevo.localize.evidence import suspects
 from coevo.localize.stage import LocalizeStage, read_localization
 from coevo.mini.demonstrator import Demonstrator, Habits
@@ -242,3 +244,18 @@ def test_the_guard_refuses_what_would_be_cut_or_doubled(bench: Bench) -> None:
         check_rows([*rows, *rows], tokenizer=bench.tokenizer, chat_format=FORMAT, max_length=1024)
     with pytest.raises(StoreError, match="evaluation instance"):
         check_rows(rows, tokenizer=bench.tokenizer, chat_format=FORMAT, max_length=1024, forbidden_tasks={episode.spec.task_key})
+
+
+def test_the_default_configuration_decides_as_it_always_did(bench: Bench) -> None:
+    """Promise 6: suspects, stage identity and decisions of the default configuration are frozen; what is new is switched on."""
+    named = {episode.id: [asdict(one) for one in suspects(episode, limit=2)] for episode in bench.failed}
+    records = localized(bench, [episode.id for episode in bench.failed[:6]], "frozen")
+    decided = [
+        (one.episode_id, one.turn, one.continuations, [place.model_dump(mode="json", exclude_defaults=True) for place in one.candidates])
+        for one in records
+    ]
+    config = RunConfig(name="frozen")
+    settings = {"rewrite": config.rewrite.settings(), "localize": config.localize.settings()}
+    assert content_hash(named)[:16] == "d1804453936ebefd"
+    assert content_hash(decided)[:16] == "f0fe464b27ef5298"
+    assert content_hash(settings)[:16] == "21221b7f5ca8bfb2"
