@@ -31,7 +31,7 @@ class FaultKind(StrEnum):
     """What goes wrong at the turn."""
 
     WRONG_ARGUMENT = "wrong_argument"
-    """A write with one value changed: a number off, a code mistyped, another choice."""
+    """A call with one value changed: a number off, a code mistyped, another choice, a line left out."""
     SKIPPED_LOOKUP = "skipped_lookup"
     """Instead of a lookup, the write that rests on it, with a guess."""
     WRONG_TOOL = "wrong_tool"
@@ -39,9 +39,9 @@ class FaultKind(StrEnum):
     EARLY_FINISH = "early_finish"
     """The episode is ended with work undone."""
     SWAPPED_IDS = "swapped_ids"
-    """A write names another case; or a lookup reads another case, and the later write decides by it."""
+    """A call is about another case; where that was a lookup, the later write decides by it."""
     STALE_VALUE = "stale_value"
-    """A write carries the value of an earlier write instead of its own."""
+    """A call carries the value of an earlier call with that tool instead of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,8 +82,8 @@ class LocalizeStage:
     @property
     def method(self) -> str:
         """Who proposed, and that replay decided."""
-        depth = {None: (), Depth.BASIC: ("evidence",)}.get(self.depth, (f"evidence:{self.depth}",))
-        return "+".join((*depth, *(f"judge:{one.style}" for one in self.judges), "replay"))
+        looking = "" if self.depth is None else "evidence" if self.depth is Depth.BASIC else f"evidence:{self.depth}"
+        return "+".join((*([looking] if looking else []), *(f"judge:{one.style}" for one in self.judges), "replay"))
 
     @property
     def name(self) -> str:
