@@ -143,7 +143,8 @@ decisive one, most likely first. If no single turn is to blame, name none and se
         answer = await self._ask(episode, last, asked, _blame_schema(last, k), lambda value: _read_blame(value, last, k), "structured")
         if answer.value is None:
             return Blame((), faults=answer.faults, use=self._use(answer))
-        return Blame(*answer.value, use=self._use(answer))
+        turns, cause, counterfactual, unlocalizable = answer.value
+        return Blame(turns, cause, counterfactual, unlocalizable, use=self._use(answer))
 
     async def _all_at_once(self, episode: Episode) -> Blame:
         last = len(episode.turns) - 1
@@ -151,7 +152,7 @@ decisive one, most likely first. If no single turn is to blame, name none and se
         return Blame(() if answer.value is None else (answer.value,), faults=answer.faults, use=self._use(answer))
 
     async def _step_by_step(self, episode: Episode) -> Blame:
-        use, faults = ExpertUse(), []
+        use, faults = ExpertUse(), list[str]()
         for turn in range(len(episode.turns)):
             asked = f"You see the episode up to turn {turn}. Is turn {turn} the decisive mistake?"
             answer = await self._ask(episode, turn, asked, _MISTAKE, _read_mistake, f"step {turn}")
@@ -162,7 +163,7 @@ decisive one, most likely first. If no single turn is to blame, name none and se
         return Blame((), unlocalizable=True, faults=tuple(faults), use=use)
 
     async def _binary_search(self, episode: Episode) -> Blame:
-        low, high, use, faults, why = 0, len(episode.turns) - 1, ExpertUse(), [], ""
+        low, high, use, faults, why = 0, len(episode.turns) - 1, ExpertUse(), list[str](), ""
         while low < high:
             middle = (low + high) // 2
             asked = f"The decisive turn is one of {low} to {high}. Is it among {low} to {middle}, or among {middle + 1} to {high}?"
