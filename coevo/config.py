@@ -274,6 +274,14 @@ class EvolveConfig(Config):
     """Part of `search_instances` after which an edit that is clearly behind is raced no further; 0 never stops one."""
     confirm_instances: int = Field(120, ge=0)
     """Fresh selection instances on which the winner and the base harness are measured again before the winner is reported; 0: not."""
+    ablate_instances: int = Field(0, ge=0)
+    """Fresh selection instances on which h* is measured without each evolved component, to remove those that earn nothing; 0: not."""
+    prune_margin: float = Field(0.05, gt=0, lt=1)
+    """Success rate that removing components may cost at most, by a one-sided 95 % bound, else all of them stay."""
+    baselines: tuple[Literal["best_of_n", "self_refine", "prompt_only"], ...] = ()
+    """What the episodes of the search would have bought otherwise, measured beside h*."""
+    baseline_instances: int = Field(60, ge=2)
+    """Fresh selection instances on which h0, h* and the baselines are compared."""
     budget: SearchBudgetConfig = SearchBudgetConfig()
     """Limits of this search alone; it ends with what it has when the next batch does not fit."""
     proposer: ProposerConfig = ProposerConfig()

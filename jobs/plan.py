@@ -192,7 +192,7 @@ def _gate_line(gate: GatePlan, search: SearchPlan) -> str:
     needed = search.with_gates_of(gate.pairs_for_power, gate_instances=gate.episodes_per_gate // 2)
     return (
         f"gate: alpha {gate.alpha:.4f} each, {gate.episodes_per_gate} episodes; sees a gain of {100 * TARGET_GAIN:.0f} points with power "
-        f"{gate.power:.2f} (0.80 needs {gate.pairs_for_power} pairs, {needed.episodes:,} episodes for the whole search; assumes "
+        f"{gate.power:.2f} (0.80 needs {gate.pairs_for_power} pairs, {needed.search_episodes:,} episodes for the whole search; assumes "
         f"{DISCORDANT_SHARE:.2f} of pairs differ)"
     )
 

@@ -21,7 +21,7 @@ from coevo.store.uri import object_uri
 from jobs.context import RunContext, StageResult
 from jobs.dataset import dataset_facts
 from jobs.evaluate import comparisons, grid
-from jobs.evolve import search_record
+from jobs.evolve import evolution
 from jobs.localize import localizations
 from jobs.publish import canary_facts
 from jobs.rewrite import corrections
@@ -36,6 +36,7 @@ STAGE = "report"
 def facts_of(context: RunContext) -> ReportFacts:
     """Everything the finished stages stored. Stages that are not done are run: a report has no holes."""
     config, measured, trained = context.config, transfer(context), adapters(context)
+    evolved = evolution(context)
     by_name = {one.name: [one] for one in measured}
     publishes = [fact for one in trained if (fact := canary_facts(context, one)) is not None]
     return ReportFacts(
@@ -46,7 +47,9 @@ def facts_of(context: RunContext) -> ReportFacts:
         code_version=__version__,
         level=config.evaluate.level,
         base_files=context.base_harness.files(),
-        search=search_record(context),
+        search=None if evolved is None else evolved.search,
+        ablation=None if evolved is None else evolved.ablation,
+        baselines=None if evolved is None else evolved.baselines,
         transfer=tuple(measured),
         transfer_comparisons=tuple(compare_cells(by_name, level=config.evaluate.level, seed=config.seed)),
         grid=tuple(grid(context)),

@@ -15,7 +15,7 @@ from coevo.records import Comparison, Episode, Measurement, UsageRecord
 from coevo.rollout import AgentSource, parse_item
 from coevo.store.episodes import EpisodeStore
 
-__all__ = ["COMPARISONS", "Cell", "compare_cells", "measure"]
+__all__ = ["COMPARISONS", "Cell", "compare_cells", "measure", "measured"]
 
 COMPARISONS = (
     ("base/h0", "base/h*"),
@@ -46,26 +46,44 @@ def measure(cell: Cell, items: Sequence[str], store: EpisodeStore) -> Measuremen
     committed = store.committed_ids()
     done = {item: id for item, id in ids.items() if id in committed}
     episodes = dict(zip(done, store.get_all(list(done.values())), strict=True))
-    first, _ = parse_item(items[0])
+    owed = tuple(item for item in items if item not in episodes)
+    agent = cell.agent
+    made = measured(cell.name, episodes, model_id=agent.model.model_id, harness_hash=agent.bundle.hash, form=cell.serving_form, owed=owed)
+    return made.model_copy(update={"training_seed": cell.training_seed})
+
+
+def measured(
+    name: str, episodes: Mapping[str, Episode], *, model_id: str, harness_hash: str, form: str, owed: Sequence[str] = ()
+) -> Measurement:
+    """The measurement that episodes by item make, under a name.
+
+    Args:
+        name: Of the cell.
+        episodes: Item -> episode, in the order in which instances are listed.
+        model_id: Who played.
+        harness_hash: Under which harness.
+        form: How the weights are served.
+        owed: Items without an episode.
+    """
+    first = parse_item(next(iter([*episodes, *owed])))[0]
     success: dict[str, list[int]] = {}
     for item, episode in episodes.items():
         success.setdefault(parse_item(item)[0].key, []).append(int(episode.success))
     played = list(episodes.values())
     return Measurement(
-        name=cell.name,
-        model_id=cell.agent.model.model_id,
-        harness_hash=cell.agent.bundle.hash,
-        family=cell.agent.family,
+        name=name,
+        model_id=model_id,
+        harness_hash=harness_hash,
+        family=first.family,
         size=str(first.size),
         stream=str(first.stream),
-        serving_form=cell.serving_form,
+        serving_form=form,
         success={key: tuple(values) for key, values in success.items()},
-        owed=tuple(item for item in items if item not in episodes),
+        owed=tuple(owed),
         status_counts=dict(sorted(Counter(str(episode.status) for episode in played).items())),
         component_use=_component_use(played),
         mean_turns=sum(len(episode.turns) for episode in played) / max(1, len(played)),
         usage=_usage(played),
-        training_seed=cell.training_seed,
     )
 
 
@@ -97,7 +115,7 @@ def _component_use(episodes: Sequence[Episode]) -> dict[str, float]:
     total: Counter[str] = Counter()
     for episode in episodes:
         total.update(episode.component_use)
-    return {name: count / len(episodes) for name, count in sorted(total.items())}
+    return {name: count / max(1, len(episodes)) for name, count in sorted(total.items())}
 
 
 def _usage(episodes: Iterable[Episode]) -> UsageRecord:

@@ -12,6 +12,7 @@ __all__ = ["NULL_EPISODES", "SearchPlan", "closing_episodes", "plan_search"]
 
 NULL_EPISODES = 20
 """Episodes of the model that knows nothing, per gate."""
+_PARTS = 3  # a recipe tool is a tool, its entries and a playbook
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class SearchPlan:
         gate_episodes: Both sides and the null model, per generation.
         rung_episodes: For ranking restarts, in all.
         closing: What the end of the search plays, by purpose.
+        ablation: Without each component of as many edits as could be accepted, `_PARTS` components each.
+        baselines: The baselines of the settings, each with the episodes of the search.
     """
 
     generations: int
@@ -31,10 +34,17 @@ class SearchPlan:
     gate_episodes: int
     rung_episodes: int
     closing: Mapping[str, int]
+    ablation: int = 0
+    baselines: int = 0
 
     @property
     def episodes(self) -> int:
         """In all."""
+        return self.search_episodes + self.ablation + self.baselines
+
+    @property
+    def search_episodes(self) -> int:
+        """Of the search alone."""
         return self.generations * (self.race_episodes + self.gate_episodes) + self.rung_episodes + sum(self.closing.values())
 
     @property
@@ -51,6 +61,7 @@ class SearchPlan:
         """The sum in words."""
         parts = [f"{self.generations} generations x ({self.race_episodes} on the search stream + {self.gate_episodes} at the gate)"]
         parts += [f"{self.rung_episodes} to rank restarts"] if self.rung_episodes else []
+        parts += [f"{count} {what}" for count, what in ((self.ablation, "to ablate"), (self.baselines, "for baselines")) if count]
         names = {"final": "to choose among restarts", "confirm": "to measure the winner again"}
         return " + ".join([*parts, *(f"{count} {names[purpose]}" for purpose, count in self.closing.items())])
 
@@ -65,10 +76,13 @@ def plan_search(config: EvolveConfig) -> SearchPlan:
     """The plan of one `evolve` call."""
     rungs = schedule(restarts=config.restarts, generations=config.generations, factor=config.halving)
     players = 1 if config.parents == "incumbent" else 1 + config.proposer_calls
-    return SearchPlan(
+    plan = SearchPlan(
         generations=sum(rung.generations for rung in rungs),
         race_episodes=config.search_instances * (players + config.proposals + config.crossovers),
         gate_episodes=2 * config.gate_instances + NULL_EPISODES,
         rung_episodes=sum(rung.restarts for rung in rungs[:-1]) * config.search_instances,
         closing=closing_episodes(config),
+        ablation=config.ablate_instances * (3 + _PARTS * config.generations),
     )
+    shown = config.baseline_instances * (2 + len(config.baselines))
+    return replace(plan, baselines=shown + len(config.baselines) * plan.search_episodes) if config.baselines else plan

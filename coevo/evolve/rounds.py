@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from pydantic import BaseModel, ConfigDict
 
+from coevo.evaluate.grid import measured
+from coevo.evaluate.stats import compare
 from coevo.evolve.archive import Candidate
 from coevo.evolve.gate import GateDecision
 from coevo.evolve.propose import PredictionScore
-from coevo.records import Comparison, Measurement, Record
+from coevo.harness.bundle import HarnessBundle
+from coevo.records import Comparison, Episode, Measurement, Record
 
 __all__ = ["Confirmation", "Finalist", "Race", "RestartRecord", "Round", "SearchRecord"]
 
@@ -112,18 +117,54 @@ class Finalist(BaseModel):
 
 
 class Confirmation(BaseModel):
-    """The winner measured again, on selection instances that served no decision: the figure to report.
+    """Two harnesses on selection instances that served no decision: for a winner, the figure to report.
 
     Attributes:
         base, best: Both sides on the same instances.
-        comparison: best - base; None when too few episodes came back.
+        comparison: best - base.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     base: Measurement
     best: Measurement
-    comparison: Comparison | None = None
+    comparison: Comparison
+
+    @classmethod
+    def of(
+        cls,
+        names: tuple[str, str],
+        bundles: tuple[HarnessBundle, HarnessBundle],
+        episodes: Sequence[Mapping[str, Episode]],
+        *,
+        seed: int,
+        level: float = 0.95,
+    ) -> Confirmation | None:
+        """Measure and compare; items that one side owes are left out of both (I3). None when no item is left.
+
+        Args:
+            names: Of base and best.
+            bundles: Base and best.
+            episodes: What each played, by item.
+            seed: Of the bootstrap.
+            level: Coverage of the interval.
+        """
+        both = [item for item in episodes[0] if item in episodes[1]]
+        if not both:
+            return None
+        owed = tuple(item for item in {**episodes[0], **episodes[1]} if item not in both)
+        base, best = (
+            measured(
+                name,
+                {item: played[item] for item in both},
+                model_id=next((one.spec.model_id for one in played.values()), ""),
+                harness_hash=bundle.hash,
+                form="base",
+                owed=owed,
+            )
+            for name, bundle, played in zip(names, bundles, episodes, strict=True)
+        )
+        return cls(base=base, best=best, comparison=compare(base, best, seed=seed, level=level))
 
 
 class SearchRecord(Record):

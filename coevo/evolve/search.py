@@ -17,7 +17,6 @@ from random import Random
 from typing import TypeVar
 
 from coevo.config import EvolveConfig
-from coevo.evaluate.stats import compare
 from coevo.evolve.archive import Archive, Candidate
 from coevo.evolve.budget import BudgetUsed
 from coevo.evolve.crossover import crossovers
@@ -31,8 +30,8 @@ from coevo.evolve.rounds import Confirmation, Finalist, Race, RestartRecord, Rou
 from coevo.evolve.tiers import SearchTier, SelectionTier, Side, task_key
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import derive_seed
-from coevo.records import Episode, Measurement, Verdict
-from coevo.tasks.family import Size, Stream, TaskFamily
+from coevo.records import Episode, Verdict
+from coevo.tasks.family import Size, TaskFamily
 
 __all__ = ["SearchTask", "search"]
 
@@ -159,7 +158,7 @@ class _Restart:
         best = best_of(races)
         decision = (yield from self._gate(entrants[best].edit, number)) if best is not None else None
         outcome = self._settle(entrants[best].edit if best is not None else None, decision)
-        self.past += [_past(one, outcome if place == best else "") for place, one in enumerate(races)]
+        self.past += [_past(run, one, outcome if at == best else "") for at, (run, one) in enumerate(zip(raced, races, strict=True))]
         made = {"races": races, "decision": decision, "outcome": outcome, "episodes": self.episodes - before}
         self.rounds.append(done.model_copy(update=made))
 
@@ -359,32 +358,16 @@ def _confirm(shared: _Shared, base: HarnessBundle, winner: HarnessBundle) -> Ste
         return None
     items = shared.selection.draw("confirm", count=count)
     answer: Answer = yield Wish(plays=(Play(base, items, "confirm"), Play(winner, items, "confirm")))
-    both = [item for item in items if all(item in played for played in answer.episodes)]
-    made = [
-        _measurement(shared.task, name, bundle, {item: played[item] for item in both})
-        for name, bundle, played in zip(("h0", "h*"), (base, winner), answer.episodes, strict=True)
-    ]
-    return Confirmation(base=made[0], best=made[1], comparison=compare(made[0], made[1], seed=shared.task.seed) if both else None)
+    return Confirmation.of(("h0", "h*"), (base, winner), answer.episodes, seed=shared.task.seed)
 
 
-def _measurement(task: SearchTask, name: str, bundle: HarnessBundle, played: Episodes) -> Measurement:
-    return Measurement(
-        name=name,
-        model_id=next((episode.spec.model_id for episode in played.values()), ""),
-        harness_hash=bundle.hash,
-        family=task.family.name,
-        size=str(task.size),
-        stream=str(Stream.SELECTION),
-        serving_form="base",
-        success={task_key(item): (int(episode.success),) for item, episode in played.items()},
-        status_counts=dict(sorted(Counter(str(episode.status) for episode in played.values()).items())),
-    )
-
-
-def _past(one: Race, outcome: str) -> PastEdit:
-    """A race for proposers to read; of the gate nothing but its outcome."""
+def _past(run: Raced, one: Race, outcome: str) -> PastEdit:
+    """A race for proposers to read, against the edit's own parent; of the gate nothing but its outcome."""
     outcome = outcome or ("stopped early, being behind" if one.futile else "raced, another edit gained more")
-    return PastEdit(one.component, one.mechanism, one.hypothesis, outcome, one.delta, one.instances, one.forecast)
+    before = run.entrant.parent_traces
+    pairs = [(before[item].success, episode.success) for item, episode in run.played.items() if item in before]
+    delta = sum(now - then for then, now in pairs) / len(pairs) if pairs else None
+    return PastEdit(one.component, one.mechanism, one.hypothesis, outcome, delta, len(pairs), one.forecast)
 
 
 def _stopped(reasons: Sequence[str]) -> str:

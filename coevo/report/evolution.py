@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coevo.evaluate.stats import wilson
+from coevo.evolve.ablate import AblationRecord
 from coevo.evolve.archive import Archive
+from coevo.evolve.baselines import BaselineRecord
 from coevo.evolve.propose import PredictionScore
 from coevo.evolve.rounds import Race, Round, SearchRecord
 from coevo.identity import short
 from coevo.records import Measurement
 
-__all__ = ["search_lines", "search_numbers"]
+__all__ = ["ablation_numbers", "baseline_numbers", "evolution_lines", "search_numbers"]
 
 Numbers = dict[str, Any]
 
@@ -43,8 +45,45 @@ def search_numbers(record: SearchRecord) -> Numbers:
     }
 
 
-def search_lines(record: SearchRecord) -> tuple[str, ...]:
-    """The search for a terminal."""
+def ablation_numbers(record: AblationRecord | None) -> Numbers | None:
+    """Component by component: firings, what it earns, whether it stays; None when nothing was ablated."""
+    if record is None:
+        return None
+    rows = [one.model_dump(mode="json") for one in record.components]
+    check = record.check.comparison if record.check is not None else None
+    made = {"instances": record.instances, "components": rows, "pruned": record.pruned, "episodes": record.episodes}
+    return {**made, "check": check.model_dump(mode="json") if check is not None else None}
+
+
+def baseline_numbers(record: BaselineRecord | None) -> Numbers | None:
+    """One row per way to spend the episodes; None when none was asked for."""
+    if record is None:
+        return None
+    rows = []
+    for one in record.rows:
+        against = one.against_best.model_dump(mode="json") if one.against_best is not None else None
+        shown = _finalist(one.measurement.harness_hash, _wins(one.measurement), len(one.measurement.success))
+        rows.append({"name": one.name, **shown, "h* - this": against, "episodes": one.episodes, "tries": one.tries, "any_try": one.any_try})
+        rows[-1]["note"] = one.note
+    return {"budget": record.budget, "instances": record.instances, "rows": rows}
+
+
+def evolution_lines(record: SearchRecord, ablation: AblationRecord | None, baselines: BaselineRecord | None) -> tuple[str, ...]:
+    """The evolution for a terminal."""
+    lines = list(_search_lines(record))
+    for part in ablation.components if ablation is not None else ():
+        earned = "others build on it" if part.comparison is None else f"earns {part.comparison.delta:+.3f}, {part.comparison.verdict}"
+        fired = "" if part.firings is None else f", {part.firings:.2f} firings an episode"
+        lines.append(f"  {part.component}: {earned}{fired}{'; earns nothing' if part.dispensable else ''}")
+    if ablation is not None and ablation.check is not None:
+        lines.append(f"without what earns nothing: {'kept so' if ablation.pruned else 'not shown to lose little, all of them stay'}")
+    for row in baselines.rows if baselines is not None else ():
+        wins, shown = _wins(row.measurement), len(row.measurement.success)
+        lines.append(f"  {row.name}: {wins} of {shown} fresh instances, {row.episodes} episodes")
+    return tuple(lines)
+
+
+def _search_lines(record: SearchRecord) -> tuple[str, ...]:
     lines = [f"h0 {short(record.base_hash)} -> h* {short(record.best_hash)}: {record.accepted} edits accepted; {record.stopped}"]
     many = len(record.restarts) > 1
     for one in record.rounds:
@@ -53,8 +92,8 @@ def search_lines(record: SearchRecord) -> tuple[str, ...]:
         mechanism = next((race.mechanism for race in one.races if gate is not None and race.harness_hash == gate.candidate), "")
         shown = f" ({mechanism}: {gate.delta:+.3f}, p {gate.p_value:.2g})" if gate is not None else ""
         lines.append(f"  {where}: incumbent {one.incumbent_rate:.2f} on its search instances; {one.outcome}{shown}")
-    made = record.confirmation.comparison if record.confirmation is not None else None
-    if made is not None:
+    if record.confirmation is not None:
+        made = record.confirmation.comparison
         lines.append(
             f"measured again on {made.pairs} fresh instances: {made.delta:+.3f} [{made.low:+.3f}, {made.high:+.3f}]: {made.verdict}"
         )
@@ -191,7 +230,7 @@ def _confirmation(record: SearchRecord) -> Numbers | None:
     if made is None:
         return None
     sides = {name: _finalist(one.harness_hash, _wins(one), len(one.success)) for name, one in (("h0", made.base), ("h*", made.best))}
-    return {**sides, "comparison": made.comparison.model_dump(mode="json") if made.comparison is not None else None}
+    return {**sides, "comparison": made.comparison.model_dump(mode="json")}
 
 
 def _wins(one: Measurement) -> int:

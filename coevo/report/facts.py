@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from coevo.errors import StoreError
+from coevo.evolve.ablate import AblationRecord
+from coevo.evolve.baselines import BaselineRecord
 from coevo.evolve.rounds import SearchRecord
 from coevo.identity import content_hash
 from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Record
@@ -50,7 +52,9 @@ class ReportFacts(Record):
         code_version: Version that writes the report.
         level: Coverage of the intervals.
         base_files: Files of h0, for the diff.
-        search: The search, with the files of h*.
+        search: The search, with the files of its winner.
+        ablation: What each evolved component earns; with the files of h*.
+        baselines: What the search's episodes would have bought otherwise.
         transfer: Weak model and expert under h0 and h* on selection instances.
         transfer_comparisons: Pairs of `transfer`.
         grid: All cells on the test stream, one per training seed.
@@ -72,6 +76,8 @@ class ReportFacts(Record):
     level: float = 0.95
     base_files: dict[str, str] = Field(default_factory=dict)
     search: SearchRecord | None = None
+    ablation: AblationRecord | None = None
+    baselines: BaselineRecord | None = None
     transfer: tuple[Measurement, ...] = ()
     transfer_comparisons: tuple[Comparison, ...] = ()
     grid: tuple[Measurement, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any
 
 from coevo.evaluate.stats import paired_bootstrap, wilson
 from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Verdict
-from coevo.report.evolution import search_numbers
+from coevo.report.evolution import ablation_numbers, baseline_numbers, search_numbers
 from coevo.report.facts import ReportFacts, sources
 from coevo.report.yields import yields
 
@@ -153,14 +153,17 @@ def _label(one: Measurement) -> str:
 
 
 def _search(facts: ReportFacts) -> Numbers | None:
-    return None if facts.search is None else {"sources": sources(facts, ["evolve"]), **search_numbers(facts.search)}
+    if facts.search is None:
+        return None
+    rest = {"ablation": ablation_numbers(facts.ablation), "baselines": baseline_numbers(facts.baselines)}
+    return {"sources": sources(facts, ["evolve"]), **search_numbers(facts.search), **rest}
 
 
 def _harness(facts: ReportFacts) -> Numbers | None:
     """h0 against h*, file by file."""
     if facts.search is None or not facts.base_files:
         return None
-    old, new = facts.base_files, facts.search.best
+    old, new = facts.base_files, facts.search.best if facts.ablation is None else facts.ablation.best
     files = []
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name, "").splitlines(), new.get(name, "").splitlines()

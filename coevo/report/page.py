@@ -87,6 +87,7 @@ def _plots(sections: dict[str, Any]) -> dict[str, Markup]:
         "grid": ("grid", plots.grid_plot),
         "comparisons": ("grid", plots.forest_plot),
         "search": ("search", plots.search_plot),
+        "budget": ("search", plots.budget_plot),
         "funnel": ("repair", plots.funnel_plot),
         "gains": ("repair", plots.gains_plot),
         "curves": ("training", plots.curves_plot),

@@ -14,7 +14,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["cost_plot", "curves_plot", "forest_plot", "funnel_plot", "gains_plot", "grid_plot", "search_plot"]
+__all__ = ["budget_plot", "cost_plot", "curves_plot", "forest_plot", "funnel_plot", "gains_plot", "grid_plot", "search_plot"]
 
 Section = dict[str, Any]
 
@@ -134,23 +134,26 @@ def search_plot(section: Section) -> str:
         return ""
 
     def paint(axes: Axes) -> None:
-        axes.plot(
-            [one["generation"] for one in rounds],
-            [100 * one["incumbent_rate"] for one in rounds],
-            color=_SERIES["base"],
-            linewidth=1.6,
-            marker="o",
-            markersize=4.5,
-            label="incumbent, search instances",
-        )
+        for restart in sorted({one["restart"] for one in rounds}):
+            mine = [one for one in rounds if one["restart"] == restart]
+            axes.plot(
+                [one["generation"] for one in mine],
+                [100 * one["incumbent_rate"] for one in mine],
+                color=_SERIES["base"],
+                linewidth=1.6,
+                marker="o",
+                markersize=4.5,
+                label="incumbent, search instances" if restart == rounds[0]["restart"] else None,
+            )
         for one in rounds:
             gate = one["gate"]
             if gate is not None:
                 _gate(axes, one["generation"] + 0.22, gate)
         axes.plot([], [], "o", color=_GOOD, markersize=6, label="gate: accepted")
         axes.plot([], [], "o", color=_SOFT, markerfacecolor=_PAPER, markersize=6, label="gate: refused")
-        axes.set_xticks([one["generation"] for one in rounds])
-        axes.set_xlim(-0.4, len(rounds) - 0.3)
+        last = max(one["generation"] for one in rounds)
+        axes.set_xticks(range(last + 1))
+        axes.set_xlim(-0.4, last + 0.7)
         axes.set_ylim(0, 100)
         axes.set_xlabel("generation")
         axes.set_ylabel("success, %")
@@ -158,6 +161,27 @@ def search_plot(section: Section) -> str:
         axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.02), ncols=3, labelcolor=_SOFT, borderaxespad=0)
 
     return _draw("search", 2.6, paint)
+
+
+def budget_plot(section: Section) -> str:
+    """The incumbent's success with its interval against episodes spent, one line per restart."""
+    points = section["score"]
+    if not points:
+        return ""
+
+    def paint(axes: Axes) -> None:
+        for restart in sorted({one["restart"] for one in points}):
+            mine = [one for one in points if one["restart"] == restart]
+            spent = [one["episodes"] for one in mine]
+            axes.plot(spent, [100 * one["rate"] for one in mine], color=_SERIES["base"], linewidth=1.4, marker="o", markersize=4.5)
+            for x, one in zip(spent, mine, strict=True):
+                axes.plot((x, x), (100 * one["low"], 100 * one["high"]), color=_SERIES["base"], linewidth=1.6, alpha=0.4)
+        axes.set_ylim(0, 100)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("episodes spent by the restart")
+        axes.set_ylabel("success, %")
+
+    return _draw("success against budget", 2.4, paint)
 
 
 def _gate(axes: Axes, x: float, gate: Section) -> None:
