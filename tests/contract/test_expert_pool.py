@@ -126,9 +126,9 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Episode, Any]:
         model_id: str = "demonstrator:7"
 
         def open(self) -> Demonstrator:
-            return Demonstrator(hand_made(), FAMILY, habits=Habits(), seed=7)
+            return Demonstrator(hand_made(FAMILY), FAMILY, habits=Habits(), seed=7)
 
-    agent = AgentSource("payroll", Clerk(), hand_made().bundle, "mini", str(folder), 4096, Sampling(0.7, 1.0, 96)).open()
+    agent = AgentSource("payroll", Clerk(), hand_made(FAMILY).bundle, "mini", str(folder), 4096, Sampling(0.7, 1.0, 96)).open()
     for seed in range(16):
         episode = asyncio.run(
             play(FAMILY.instance(Stream.SEARCH, seed, Size.MINI, diversity=3), family=FAMILY, agent=agent, sandboxes=shared_pool())

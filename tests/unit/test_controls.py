@@ -53,12 +53,12 @@ class Bench(NamedTuple):
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     root: Path = tmp_path_factory.mktemp("controls")
     save_tokenizer(root / "tokenizer")
-    store, bundle = LocalSource(str(root / "store")), hand_made().bundle
+    store, bundle = LocalSource(str(root / "store")), hand_made(FAMILY).bundle
 
     def agent(model: ClerkSource | ReferenceSource) -> AgentSource:
         return AgentSource("payroll", model, bundle, "mini", str(root / "tokenizer"), 4096, Sampling(0.7, 1.0, 96))
 
-    weak = agent(ClerkSource(hand_made()))
+    weak = agent(ClerkSource(hand_made(FAMILY)))
     items = draw_items(FAMILY, Stream.SEARCH, Size.MINI, range(14), diversity=3)
     assert not LocalExecutor(LOCAL).map(RolloutStage(weak, store, "run"), items).owed
     episodes = [EpisodeStore(store.open(), "run").get(weak.spec(item).id) for item in items]
