@@ -205,7 +205,7 @@ class LocalNodes:
         for left in reversed(range(_START_TRIES)):
             port, jobs_port, client_port = free_ports(3)
             self.address = f"127.0.0.1:{port}"
-            arguments = ["--head", "--port", str(port), "--temp-dir", str(self._temp), "--ray-client-server-port", str(client_port)]
+            arguments = ["--head", "--port", str(port), "--ray-client-server-port", str(client_port)]
             arguments += ["--include-dashboard", str(self._jobs).lower()]
             if self._jobs:
                 arguments += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(jobs_port)]
@@ -221,8 +221,9 @@ class LocalNodes:
             return
 
     def _start(self, spec: NodeSpec, arguments: Sequence[str]) -> LocalNode:
-        name = f"node-{self._number}"
+        name, folder = f"node-{self._number}", self._temp / str(self._number)
         self._number += 1
+        folder.mkdir()
         output = self._temp / f"{name}.log"
         (agent_port,) = free_ports(1)
         command = [
@@ -236,6 +237,8 @@ class LocalNodes:
             "--disable-usage-stats",
             *arguments,
         ]
+        # A folder of its own, as on a machine of its own: a node that sets a job's working folder up again deletes the one that is there.
+        command += ["--temp-dir", str(folder)]
         command += ["--node-name", name, "--node-ip-address", "127.0.0.1", "--dashboard-agent-listen-port", str(agent_port)]
         command += ["--num-cpus", f"{spec.num_cpus:g}", "--num-gpus", f"{spec.num_gpus:g}", "--resources", json.dumps(dict(spec.resources))]
         command += ["--object-store-memory", str(spec.object_store_bytes), "--min-worker-port", "0", "--max-worker-port", "0"]
