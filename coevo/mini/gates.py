@@ -4,7 +4,7 @@ Measured per family on held-out instances of the pretraining stream only, three 
 hand-made one (`coevo.mini.harnesses`). The bands leave room above and below in every family: a base harness that already solves the task
 leaves evolution nothing to find, a hand-made harness that solves everything leaves correction nothing to mend. They were worked out from
 the teacher and nothing else: the demonstrator, its habits sharpened as sampling at 0.7 sharpens them (`sharpened`), is what a model without
-errors of its own would reach, and `python -m jobs.pretrain --teacher` prints it per family.
+errors of its own would reach, and `python -m jobs.pretrain --work W --teacher` prints it per family.
 """
 
 from __future__ import annotations
