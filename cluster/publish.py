@@ -119,12 +119,13 @@ class Preparation:
         if whole and self.form is ServingForm.LORA:
             raise ModelError("fully tuned weights are no adapter", seen=self.adapter.model_id, fix="publish them merged")
         fetch_folder(store, self.adapter.key, folder, only=() if whole else ("adapter_config.json", "adapter_model.safetensors"))
-        found = dense_hash(folder) if whole else tensors_hash(read_adapter(folder)[0])
+        tensors = {} if whole else read_adapter(folder)[0]
+        found = dense_hash(folder) if whole else tensors_hash(tensors)
         if found != self.adapter.weights_hash:
             shutil.rmtree(folder, ignore_errors=True)
             seen = f"{self.adapter.key} holds {found[:16]}, the manifest says {self.adapter.weights_hash[:16]}"
             raise StoreError("the stored adapter is not the one its manifest names", seen=seen, fix="remove it and train again")
-        checks = check_dense(folder, self.base_path) if whole else check_adapter(read_adapter(folder)[0])
+        checks = check_dense(folder, self.base_path) if whole else check_adapter(tensors)
         checks.require(self.adapter.key)
         return folder
 

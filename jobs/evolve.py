@@ -43,15 +43,16 @@ def evolution(context: RunContext) -> Campaign | None:
     manifest = context.finished(STAGE, _inputs(context), _settings(context)) if context.config.evolve.enabled else None
     if manifest is None:
         return None
-    data = {name: _part(context, manifest, name) for name in ("search", "ablation", "baselines")}
+    ablation, baselines = _part(context, manifest, "ablation"), _part(context, manifest, "baselines")
     return Campaign(
-        SearchRecord.from_bytes(data["search"] or b""),
-        AblationRecord.from_bytes(data["ablation"]) if data["ablation"] else None,
-        BaselineRecord.from_bytes(data["baselines"]) if data["baselines"] else None,
+        SearchRecord.from_bytes(context.store.get(manifest.output("search").key)),
+        AblationRecord.from_bytes(ablation) if ablation is not None else None,
+        BaselineRecord.from_bytes(baselines) if baselines is not None else None,
     )
 
 
 def _part(context: RunContext, manifest: StageManifest, name: str) -> bytes | None:
+    """An output that only some searches have."""
     key = next((one.key for one in manifest.outputs if one.key.rpartition("/")[2].startswith(name)), None)
     return None if key is None else context.store.get(key)
 

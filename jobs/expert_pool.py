@@ -53,21 +53,11 @@ def expert_pool_source(config: RunConfig) -> RenderedSource:
 
 def expert_pool_config(config: RunConfig) -> PoolConfig:
     """The pool behind `expert_pool_source`, placed as `cluster.pools.expert` says."""
-    from cluster.engines.family import EngineConfig
     from cluster.servers import PoolConfig
-    from jobs.serving import engine_kind, process_needs
+    from jobs.serving import engine_config, process_needs
 
     folder, served = _folder(config), config.expert.pool
-    engine = EngineConfig(
-        model_path=folder,
-        model_id=folder_model_id(folder),
-        kind=engine_kind(served.engine)[0],
-        dtype=served.dtype,
-        max_model_len=served.max_model_len,
-        max_num_seqs=served.max_num_seqs,
-        kv_cache_bytes=served.kv_cache_mib << 20,
-        seed=config.seed,
-    )
+    engine = engine_config(served, path=folder, model_id=folder_model_id(folder), seed=config.seed)
     needs = process_needs(config.cluster.pools.expert, 1.0)
     return PoolConfig(engine=engine, replicas=served.replicas, name=_name(config), request_timeout_s=config.expert.timeout_s, **needs)
 

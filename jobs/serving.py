@@ -29,7 +29,7 @@ from cluster.session import SessionConfig, open_session
 from cluster.spot import SpotWatch
 from cluster.stores import open_source
 from cluster.training import RayLoraTrainer, scratch_of
-from coevo.config import PlacementConfig, RunConfig
+from coevo.config import ExpertPoolConfig, PlacementConfig, WeakConfig
 from coevo.fanout import FanoutPolicy
 from coevo.models.recorded import RecordedPublisher, RecordedSource, RecordingPublisher, RecordingSource
 from coevo.ports import Executor, ModelSource, Publisher, StoreSource
@@ -58,18 +58,17 @@ def engine_kind(choice: str) -> tuple[EngineKind, str]:
     return EngineKind(facts["engine"]), str(facts.get("reason", "installation record"))
 
 
-def engine_config(config: RunConfig, *, path: str, model_id: str) -> EngineConfig:
-    """The engine of one model in a run."""
-    weak = config.weak
+def engine_config(served: WeakConfig | ExpertPoolConfig, *, path: str, model_id: str, seed: int) -> EngineConfig:
+    """The engine of one model in a run, as its section says."""
     return EngineConfig(
         model_path=path,
         model_id=model_id,
-        kind=engine_kind(weak.engine)[0],
-        dtype=weak.dtype,
-        max_model_len=weak.max_model_len,
-        max_num_seqs=weak.max_num_seqs,
-        kv_cache_bytes=weak.kv_cache_mib << 20,
-        seed=config.seed,
+        kind=engine_kind(served.engine)[0],
+        dtype=served.dtype,
+        max_model_len=served.max_model_len,
+        max_num_seqs=served.max_num_seqs,
+        kv_cache_bytes=served.kv_cache_mib << 20,
+        seed=seed,
     )
 
 
@@ -158,7 +157,7 @@ class Serving:
         if self._pool is None:
             kind, reason = engine_kind(config.weak.engine)
             self._context.display.note(f"starting {config.weak.replicas} {kind} engines for {model_id} ({reason})")
-            engine = engine_config(config, path=path, model_id=model_id)
+            engine = engine_config(config.weak, path=path, model_id=model_id, seed=config.seed)
             self._pool = ModelPool(
                 PoolConfig(engine=engine, replicas=config.weak.replicas, **process_needs(config.cluster.pools.weak, 1.0))
             )

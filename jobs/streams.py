@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coevo.evolve.gate import SelectionStream
-from coevo.identity import derive_seed
+from coevo.evolve.tiers import SealedTier
 from coevo.rollout import draw_items, parse_item
 from coevo.tasks.family import Stream
 from jobs.context import RunContext
@@ -20,9 +20,8 @@ def transfer_items(context: RunContext) -> tuple[str, ...]:
 def final_items(context: RunContext) -> tuple[str, ...]:
     """The test stream's instances: naming them opens none."""
     config = context.config
-    first = derive_seed("test", config.seed) % 2**40
-    seeds = range(first, first + config.evaluate.instances)
-    return draw_items(context.family, Stream.TEST, context.size, seeds, diversity=config.diversity, repeats=config.evaluate.repeats)
+    tier = SealedTier.of(context.family, context.size, config.diversity, seed=config.seed)
+    return tier.items(config.evaluate.instances, repeats=config.evaluate.repeats)
 
 
 def evaluation_tasks(context: RunContext) -> frozenset[str]:

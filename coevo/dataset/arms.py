@@ -21,7 +21,7 @@ from coevo.ports import Tokenizer
 from coevo.records import Correction, CorrectionCandidate, Episode, LossSpan, PromptOrigin, TrainingRow, Turn
 from coevo.tasks.family import Stream, TaskInstance
 
-__all__ = ["ARMS", "Material", "Takeover", "arm_rows", "chosen_rewrite", "correction_rows", "imitation_rows"]
+__all__ = ["ARMS", "Material", "Takeover", "arm_rows", "chosen_rewrite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,28 +237,6 @@ def arm_rows(
     """
     make, stream = ARMS[arm]
     return make(_Maker(arm, material, tokenizer, chat_format, config, Random(derive_seed(stream, seed))))
-
-
-def correction_rows(
-    corrections: Sequence[Correction],
-    episodes: Mapping[str, Episode],
-    successes: Sequence[Episode],
-    *,
-    tokenizer: Tokenizer,
-    chat_format: ChatFormat,
-    config: DatasetConfig,
-    seed: int,
-) -> list[TrainingRow]:
-    """Rows of the correction arm, shuffled; `episodes` are the failed ones by id."""
-    material = Material(corrections=corrections, failed=episodes, successes=successes)
-    return arm_rows(Arm.CORRECTION, material, tokenizer=tokenizer, chat_format=chat_format, config=config, seed=seed)
-
-
-def imitation_rows(
-    episodes: Sequence[Episode], *, tokenizer: Tokenizer, chat_format: ChatFormat, config: DatasetConfig, seed: int
-) -> list[TrainingRow]:
-    """Every turn of the expert's successful episodes, episode by episode in a seeded order, up to `config.rows`."""
-    return arm_rows(Arm.IMITATION, Material(experts=episodes), tokenizer=tokenizer, chat_format=chat_format, config=config, seed=seed)
 
 
 def chosen_rewrite(correction: Correction, selection: str) -> CorrectionCandidate:

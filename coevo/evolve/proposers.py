@@ -6,10 +6,8 @@ by an entry point or in `evolve.proposer.kind`.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from types import MappingProxyType
 
 from coevo.config import ProposerConfig
@@ -20,6 +18,7 @@ from coevo.evolve.operators import CATALOGUE
 from coevo.evolve.proposals import ProposalRecord
 from coevo.evolve.propose import Proposer
 from coevo.evolve.recorded import RecordedProposer
+from coevo.plugins import import_path, plugin_path
 
 __all__ = ["ENTRY_POINT_GROUP", "PROPOSERS", "ProposerFactory", "ProposerSetup", "catalogue", "llm", "load_proposer", "recorded"]
 
@@ -93,20 +92,10 @@ def load_proposer(setup: ProposerSetup) -> Proposer:
         ConfigError: Unknown name (with the nearest known one), a path that can't be imported, or what it gives is no proposer.
     """
     kind = setup.config.kind
-    path = kind if ":" in kind else _path(kind)
-    module, _, attribute = path.partition(":")
+    path = plugin_path(kind, PROPOSERS, group=ENTRY_POINT_GROUP, kind="proposer")
     with boundary(ConfigError, f"the proposer {kind!r} could not be made", fix="use a known name or an importable module:attr"):
-        made = getattr(importlib.import_module(module), attribute)(setup)
+        made = import_path(path)(setup)
     if not callable(getattr(made, "propose", None)) or not isinstance(getattr(made, "name", None), str):
         raise ConfigError(f"{path} gives no proposer", seen=type(made).__name__, fix="implement coevo.evolve.propose.Proposer")
     found: Proposer = made
     return found
-
-
-def _path(name: str) -> str:
-    if name in PROPOSERS:
-        return PROPOSERS[name]
-    plugged = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
-    if name not in plugged:
-        raise ConfigError("unknown proposer", seen=name, fix=f"{nearest(name, [*PROPOSERS, *plugged])}, or give module:attr")
-    return plugged[name]

@@ -149,6 +149,11 @@ class SealedTier:
         """The test tier of a run's seed."""
         return cls(family, size, diversity, derive_seed("test", seed))
 
+    def items(self, instances: int, *, repeats: int = 1) -> tuple[str, ...]:
+        """The items by name, to keep other stages off them: naming opens none."""
+        first = self.root % _BLOCK
+        return draw_items(self.family, Stream.TEST, self.size, range(first, first + instances), diversity=self.diversity, repeats=repeats)
+
     def open(self, store: BlobStore, key: str, *, artifacts: Sequence[str], instances: int, repeats: int = 1) -> tuple[str, ...]:
         """The items, after the opening is in the store.
 
@@ -169,5 +174,4 @@ class SealedTier:
                 f"opened for {len(before.artifacts)} artifacts on {before.instances} instances, now {len(opening.artifacts)} on {instances}"
             )
             raise StoreError("the test stream was opened before, for something else", seen=seen, fix="take another run name for a new test")
-        seeds = range(self.root % _BLOCK, self.root % _BLOCK + instances)
-        return draw_items(self.family, Stream.TEST, self.size, seeds, diversity=self.diversity, repeats=repeats)
+        return self.items(instances, repeats=repeats)

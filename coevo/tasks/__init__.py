@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import cast
 
-from coevo.errors import ConfigError, boundary, nearest
+from coevo.errors import ConfigError, boundary
+from coevo.plugins import import_path, plugin_path
 from coevo.tasks.family import TaskFamily
 
 __all__ = ["ENTRY_POINT_GROUP", "FAMILIES", "SUITES", "load_family"]
@@ -40,10 +39,9 @@ def load_family(name: str) -> TaskFamily:
     Raises:
         ConfigError: Unknown name (with the nearest known one), a path that can't be imported, an object that is no family.
     """
-    path = name if ":" in name else _path(name)
-    module, _, attribute = path.partition(":")
+    path = plugin_path(name, {**FAMILIES, **SUITES}, group=ENTRY_POINT_GROUP, kind="task family")
     with boundary(ConfigError, f"the task family {name!r} could not be imported", fix="use a known name or an importable module:attr"):
-        found = getattr(importlib.import_module(module), attribute)
+        found = import_path(path)
         found = found() if isinstance(found, type) else found
     missing = [member for member in _MEMBERS if not hasattr(found, member)]
     if missing:
@@ -51,13 +49,3 @@ def load_family(name: str) -> TaskFamily:
             f"{path} is not a task family", seen=f"missing {', '.join(missing)}", fix="implement coevo.tasks.family.TaskFamily"
         )
     return cast(TaskFamily, found)
-
-
-def _path(name: str) -> str:
-    known = {**FAMILIES, **SUITES}
-    if name in known:
-        return known[name]
-    plugged = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
-    if name not in plugged:
-        raise ConfigError("unknown task family", seen=name, fix=f"{nearest(name, [*known, *plugged])}, or give module:attr")
-    return plugged[name]

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coevo.config import Arm, DatasetConfig, load_config
-from coevo.dataset.arms import Material, Takeover, arm_rows, chosen_rewrite, correction_rows, imitation_rows
+from coevo.dataset.arms import Material, Takeover, arm_rows, chosen_rewrite
 from coevo.dataset.balance import equalize, token_ratios, trained_tokens
 from coevo.dataset.guard import check_rows, fit_rows, require_disjoint
 from coevo.errors import ConfigError, StoreError
@@ -67,8 +67,8 @@ def digest(rows: Sequence[TrainingRow]) -> str:
 def test_the_first_arms_keep_their_bytes(seed: int, correction: str, imitation: str) -> None:
     """Promise 1."""
     made = {"tokenizer": LETTERS, "chat_format": FORMAT, "config": QUICKSTART, "seed": seed}
-    corrected = correction_rows(CORRECTIONS, MATERIAL.failed, SUCCEEDED, **made)  # type: ignore[arg-type]
-    arms = equalize({"correction": corrected, "imitation": imitation_rows(EXPERTS, **made)})  # type: ignore[arg-type]
+    corrected = arm_rows(Arm.CORRECTION, Material(corrections=CORRECTIONS, failed=MATERIAL.failed, successes=SUCCEEDED), **made)  # type: ignore[arg-type]
+    arms = equalize({"correction": corrected, "imitation": arm_rows(Arm.IMITATION, Material(experts=EXPERTS), **made)})  # type: ignore[arg-type]
     assert {name: len(rows) for name, rows in arms.items()} == {"correction": 85, "imitation": 85}
     assert (digest(arms["correction"])[:16], digest(arms["imitation"])[:16]) == (correction, imitation)
 

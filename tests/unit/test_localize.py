@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from coevo.chat import Sampling
-from coevo.config import DatasetConfig, RunConfig
-from coevo.dataset.arms import correction_rows, imitation_rows
+from coevo.config import Arm, DatasetConfig, RunConfig
+from coevo.dataset.arms import Material, arm_rows
 from coevo.dataset.balance import equalize
 from coevo.dataset.guard import check_rows
 from coevo.errors import ConfigError, StoreError
@@ -184,10 +184,14 @@ def test_rows_train_exactly_the_rewritten_turn(bench: Bench) -> None:
     failed = [episode for episode in bench.failed if wrong_turn(episode) is not None][:8]
     text = " note contractor must be escalated .<|call|> escalate( E100)"
     corrections = [_correction(episode, wrong_turn(episode) or 0, text) for episode in failed]
-    rows = correction_rows(
-        corrections,
-        {episode.id: episode for episode in failed},
-        [episode for episode in bench.episodes if episode.success],
+    material = Material(
+        corrections=corrections,
+        failed={episode.id: episode for episode in failed},
+        successes=[episode for episode in bench.episodes if episode.success],
+    )
+    rows = arm_rows(
+        Arm.CORRECTION,
+        material,
         tokenizer=bench.tokenizer,
         chat_format=FORMAT,
         config=DatasetConfig(rows=16, self_success_share=0.25, self_success="contrast"),
@@ -216,7 +220,8 @@ def test_imitation_rows_are_the_experts_turns(bench: Bench) -> None:
     items = draw_items(FAMILY, Stream.SEARCH, Size.MINI, range(6), diversity=3)
     LocalExecutor(LOCAL).map(RolloutStage(agent, bench.store, "run"), items)
     episodes = [EpisodeStore(bench.store.open(), "run").get(agent.spec(item).id) for item in items]
-    rows = imitation_rows(episodes, tokenizer=bench.tokenizer, chat_format=FORMAT, config=DatasetConfig(rows=20), seed=0)
+    wanted = DatasetConfig(rows=20)
+    rows = arm_rows(Arm.IMITATION, Material(experts=episodes), tokenizer=bench.tokenizer, chat_format=FORMAT, config=wanted, seed=0)
     assert len(rows) == 20
     check_rows(rows, tokenizer=bench.tokenizer, chat_format=FORMAT, max_length=1024)
     assert all(bench.tokenizer.decode(row.completion_token_ids).endswith("<|end|>") for row in rows)
@@ -229,10 +234,9 @@ def test_the_guard_refuses_what_would_be_cut_or_doubled(bench: Bench) -> None:
     """I7: nothing is dropped in silence."""
     episode = bench.failed[0]
     call = episode.turns[0].completion_text
-    rows = correction_rows(
-        [_correction(episode, 0, call)],
-        {episode.id: episode},
-        [],
+    rows = arm_rows(
+        Arm.CORRECTION,
+        Material(corrections=[_correction(episode, 0, call)], failed={episode.id: episode}),
         tokenizer=bench.tokenizer,
         chat_format=FORMAT,
         config=DatasetConfig(rows=8, self_success_share=0.0),
