@@ -190,7 +190,8 @@ def _connect(config: SessionConfig) -> Session:
         arguments: dict[str, Any] = {"address": config.address, "runtime_env": {"env_vars": wanted}}
     else:
         arguments = _local_arguments(config)
-        wanted |= {"PYTHONPATH": package_path()}
+        # Ray starts as many processes at once as there are cores, whatever num_cpus says, and warns on the terminal beyond four times that.
+        wanted |= {"PYTHONPATH": package_path(), "RAY_worker_maximum_startup_concurrency": str(config.num_cpus)}
     # A local cluster's processes inherit the environment of this moment; the driver gets its own back afterwards.
     with _environment({} if config.address else wanted):
         context = _init(arguments, config, tries=1 if config.address else _LOCAL_TRIES)
