@@ -1,8 +1,8 @@
 """What an OpenAI-compatible endpoint turned out to understand, learned from its refusals.
 
 "Compatible" endpoints differ: some know `response_format`, some only tool calls, some neither; some want `max_completion_tokens`, some
-refuse `seed` or `temperature`. A dialect starts from the richest request and concedes one thing per refusal that names it, for good.
-A refusal that names none of these is about the request itself and changes nothing.
+refuse `seed` or `temperature`, or a schema marked `strict`. A dialect starts from the richest request and concedes one thing per refusal
+that names it, for good. A refusal that names none of these is about the request itself and changes nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Dialect:
     def __init__(self) -> None:
         self._form = AnswerForm.SCHEMA
         self._new_limit = False
+        self._strict = True
         self._dropped: set[str] = set()
 
     @property
@@ -52,6 +53,9 @@ class Dialect:
         if "max_completion_tokens" in said and "max_tokens" in body:
             self._new_limit = True
             return True
+        if form in _NEXT and "strict" in said and _marked_strict(body):
+            self._strict = False
+            return True
         if form in _NEXT and any(word in said for word in _ABOUT_FORM[form]):
             if self._form is form:  # another task may have conceded already
                 self._form = _NEXT[form]
@@ -69,12 +73,19 @@ class Dialect:
             body["max_completion_tokens"] = body.pop("max_tokens")
         if schema is None or self._form is AnswerForm.PLAIN:
             return body
+        strict = {"strict": True} if self._strict and closed_everywhere(schema) else {}
         if self._form is AnswerForm.SCHEMA:
-            described = {"name": ANSWER_TOOL, "schema": dict(schema), "strict": closed_everywhere(schema)}
+            described = {"name": ANSWER_TOOL, "schema": dict(schema), **strict}
             return body | {"response_format": {"type": "json_schema", "json_schema": described}}
-        tool = {"name": ANSWER_TOOL, "description": "Give the answer.", "parameters": dict(schema)}
+        # vLLM 0.32 holds a forced call to its schema only where it is marked strict, and takes none without `--tool-call-parser`.
+        tool = {"name": ANSWER_TOOL, "description": "Give the answer.", "parameters": dict(schema), **strict}
         chosen = {"type": "function", "function": {"name": ANSWER_TOOL}}
         return body | {"tools": [{"type": "function", "function": tool}], "tool_choice": chosen}
+
+
+def _marked_strict(body: Mapping[str, Any]) -> bool:
+    tools = [tool["function"] for tool in body.get("tools", ())]
+    return any(one.get("strict", False) for one in (body.get("response_format", {}).get("json_schema", {}), *tools))
 
 
 def closed_everywhere(schema: Any) -> bool:

@@ -96,7 +96,7 @@ def test_rewrites_come_through_constrained_decoding(server: Server) -> None:
 
 
 def test_a_forced_tool_call_carries_the_answer(server: Server) -> None:
-    """Promise 2: the second form, on a server without a tool parser."""
+    """Promise 2: the second form, held to the schema by the server."""
     tools = FAMILY.tools(Size.MINI)
     syntax = chat_format("hermes")
 

@@ -233,12 +233,16 @@ def test_a_dialect_concedes_what_is_named() -> None:
     assert not dialect.concede("maximum context length is 8 tokens, 3 in the functions", body, form=AnswerForm.SCHEMA)
     assert not dialect.concede("you are over your quota", body, form=AnswerForm.SCHEMA)
     assert dialect.worded(plain, schema) == body
+    lax = Dialect()
+    assert lax.concede("unknown field: strict", body, form=AnswerForm.SCHEMA)
+    assert "strict" not in lax.worded(plain, schema)["response_format"]["json_schema"]
     assert dialect.concede("response_format is not supported", body, form=AnswerForm.SCHEMA)
     assert dialect.concede("unknown field response_format", body, form=AnswerForm.SCHEMA)  # a request sent before the concession
     body = dialect.worded(plain, schema)
     assert "response_format" not in body
     assert body["tool_choice"]["function"]["name"] == body["tools"][0]["function"]["name"]
-    assert dialect.concede("tools are not supported", body, form=AnswerForm.TOOL)
+    assert body["tools"][0]["function"]["strict"] is True
+    assert dialect.concede('tool_choice=function "answer" requires --tool-call-parser to be set', body, form=AnswerForm.TOOL)
     assert dialect.concede("use 'max_completion_tokens' instead of 'max_tokens'", body, form=None)
     assert dialect.concede("temperature does not support 0.5", plain, form=None)
     assert dialect.worded(plain, schema) == {"model": "m", "messages": [], "seed": 1, "max_completion_tokens": 9}
