@@ -14,6 +14,8 @@ export HF_HUB_DISABLE_TELEMETRY ?= 1
 export VLLM_NO_USAGE_STATS ?= 1
 export DO_NOT_TRACK ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
+# Every process of a run and of the tests imports the same modules: where bytecode may not be kept, each one compiles them again.
+unexport PYTHONDONTWRITEBYTECODE
 # Ray 2.60 turns token auth on by default and leaves a token in the home folder; tests run on loopback and leave nothing behind.
 test lint: export RAY_AUTH_MODE ?= disabled
 
@@ -46,3 +48,4 @@ format: install
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find coevo cluster jobs infra tests -name __pycache__ -prune -exec rm -rf {} +

@@ -20,6 +20,7 @@ from cluster.simulator import Outcome, SimulatedPhase, SimulatedPool, plan_of, s
 from coevo.chat import Usage
 from coevo.errors import ConfigError, nearest
 from coevo.prices import Market, PriceSheet, load_prices
+from coevo.yamltext import read_yaml
 
 __all__ = ["POLICIES", "Study", "StudyResult", "load_study", "play"]
 
@@ -255,7 +256,7 @@ def load_study(path: Path) -> Study:
         ConfigError: Unreadable file, unknown key, value out of range, a phase without its pool.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError("the study can't be read", seen=f"{path}: {error.strerror}", fix="give the path of a YAML file") from error
     except yaml.YAMLError as error:

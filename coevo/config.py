@@ -18,6 +18,7 @@ from coevo.config_cluster import FROM_ENVIRONMENT, ClusterConfig, PlacementConfi
 from coevo.config_section import Config
 from coevo.errors import ConfigError, nearest
 from coevo.identity import content_hash
+from coevo.yamltext import read_yaml
 
 __all__ = [
     "FROM_ENVIRONMENT",
@@ -504,7 +505,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: Unreadable file, unknown key (with the nearest known one), value out of range.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError("the config file can't be read", seen=f"{path}: {error.strerror}", fix="give the path of a YAML file") from error
     except yaml.YAMLError as error:
@@ -564,4 +565,4 @@ def _override(data: dict[str, Any], text: str) -> None:
         if not isinstance(child, dict):
             raise ConfigError("an override goes through a plain value", seen=text, fix=f"{part!r} is not a section")
         node = child
-    node[last] = yaml.safe_load(value)
+    node[last] = read_yaml(value)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coevo.chat import Usage
 from coevo.errors import ConfigError, nearest
+from coevo.yamltext import read_yaml
 
 __all__ = ["SHIPPED", "InstancePrice", "Market", "PriceSheet", "TokenPrice", "load_prices"]
 
@@ -165,7 +166,7 @@ def load_prices(path: str | Path | None = None) -> PriceSheet:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        data = read_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
         fix = "give the path of a YAML file in `prices:`"
         raise ConfigError("the price sheet can't be read", seen=f"{file}: {error.strerror}", fix=fix) from error

@@ -46,7 +46,7 @@ def run_tier(tier: str) -> Count:
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         command = [sys.executable, "-m", "pytest", str(folder), "-q", f"--timeout={TIMEOUTS_S[tier]}", f"--junitxml={report}"]
-        command += ["-n", str(PARALLEL[tier])] if tier in PARALLEL else []
+        command += ["-n", str(PARALLEL[tier]), "--dist", "worksteal"] if tier in PARALLEL else []
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         passed, failed, skipped = read_report(report)
     return Count(tier, passed, failed, skipped, time.monotonic() - started, code in (0, NO_TESTS))

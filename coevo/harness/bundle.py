@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -285,7 +287,16 @@ def _check_entry(entry: ToolEntry) -> None:
 
 
 def _dump(value: Any) -> str:
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=140))
+    return _yaml_of(json.dumps(value))
+
+
+@lru_cache(maxsize=1024)
+def _yaml_of(text: str) -> str:
+    """JSON as canonical YAML. Bundles of a search share most files, and emitting costs more than all else that makes a bundle.
+
+    By PyYAML's own emitter, whatever is installed: libyaml escapes other characters, and these bytes are under the hash.
+    """
+    return str(yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True, width=140))
 
 
 def _entry_yaml(entry: ToolEntry) -> dict[str, str]:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from coevo.errors import ConfigError, nearest
 from coevo.harness.bundle import HarnessBundle
+from coevo.yamltext import read_yaml
 
 __all__ = ["Action", "Change", "ComponentRole", "apply_changes", "changes_between", "component_texts", "invert"]
 
@@ -142,9 +143,9 @@ class _Parts:
 
     def __init__(self, bundle: HarnessBundle) -> None:
         texts = bundle.files()
-        self.head: dict[str, Any] = yaml.safe_load(texts.pop("harness.yaml"))
-        self.entries: list[dict[str, str]] = yaml.safe_load(texts.pop("tools.yaml"))
-        self.context: dict[str, Any] = yaml.safe_load(texts.pop("context.yaml"))
+        self.head: dict[str, Any] = read_yaml(texts.pop("harness.yaml"))
+        self.entries: list[dict[str, str]] = read_yaml(texts.pop("tools.yaml"))
+        self.context: dict[str, Any] = read_yaml(texts.pop("context.yaml"))
         self.sources = texts
 
     def files(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from coevo.errors import ConfigError, nearest
+from coevo.yamltext import LOADER
 
 __all__ = ["YamlFile"]
 
@@ -32,12 +33,13 @@ class YamlFile:
         if len(text) > _MAX_CHARS:
             raise ConfigError(f"{name}: too long", seen=f"{len(text)} characters", fix=f"at most {_MAX_CHARS}")
         try:
-            for event in yaml.parse(text, Loader=yaml.SafeLoader) if "*" in text else ():
+            for event in yaml.parse(text, Loader=LOADER) if "*" in text else ():
                 if isinstance(event, yaml.AliasEvent):
                     line = event.start_mark.line + 1 if event.start_mark is not None else 1
                     raise ConfigError(f"{name}:{line}: a YAML alias", seen=event.anchor, fix="write the value out")
-            self.data: Any = yaml.safe_load(text)
-            self._node = yaml.compose(text, Loader=yaml.SafeLoader)
+            loader = LOADER(text)
+            self._node = loader.get_single_node()
+            self.data: Any = None if self._node is None else loader.construct_document(self._node)
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark is not None else 1

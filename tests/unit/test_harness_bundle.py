@@ -68,6 +68,17 @@ def test_parsed() -> None:
     assert lint(parsed, FAMILY) == []
 
 
+def test_canonical_text_is_one_spelling() -> None:
+    """Promise 1: whatever PyYAML was built with, text outside ASCII is written as it is, and `1` is no `true`."""
+    entry = ToolEntry("read", description="Größe — ✓ 😀")
+    counted = HarnessBundle.from_files(FILES).replace(tools=(entry, ToolEntry("both", composite=True)), context=ContextPolicy(pins=("1",)))
+    assert counted.files()["tools.yaml"] == "- tool: read\n  description: Größe — ✓ 😀\n- composite: both\n"
+    assert "elide_repeats: false\npins:\n- '1'\n" in counted.files()["context.yaml"]
+    flagged = counted.replace(context=ContextPolicy(elide_repeats=True))
+    assert "elide_repeats: true\n" in flagged.files()["context.yaml"]
+    assert "keep_last_turns: 1\n" in flagged.replace(context=ContextPolicy(keep_last_turns=1)).files()["context.yaml"]
+
+
 def test_identity_is_behaviour() -> None:
     first = HarnessBundle.from_files(FILES)
     assert first.replace(name="other", parent="f" * 64).hash == first.hash

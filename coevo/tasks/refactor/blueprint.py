@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
+from coevo.yamltext import read_yaml
 
 __all__ = ["Blueprint", "Copies", "Numbers", "Piece", "Planted", "Role", "Sin", "library", "planted", "slots"]
 
@@ -150,7 +150,7 @@ def planted() -> Planted:
 
 
 def _load(name: str) -> Any:
-    return yaml.load((_FOLDER / f"{name}.yaml").read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return read_yaml((_FOLDER / f"{name}.yaml").read_text())
 
 
 def _piece(entry: Mapping[str, Any], *, code: str = "code") -> Piece:
