@@ -1,7 +1,7 @@
-"""The published quickstart grid rests on these decisions: what the search decides with the quickstart's settings does not drift.
+"""Published quickstart grids rest on these decisions: what the search decides with one and the same settings does not drift.
 
-1. With the settings of `jobs/configs/quickstart.yaml` (one restart, no halving) every race, gate, alpha, verdict and stop is what it was
-   when the grid was published: `tests/data/evolve/quickstart_decisions.json` was written by the search of that time (commit b258671).
+1. With the settings of the first grid (one restart, no halving; shorter ones ship since) every race, gate, alpha, verdict and stop is what
+   it was when that grid was published: `tests/data/evolve/quickstart_decisions.json` was written by the search of then (commit b258671).
 2. The instances of races and gates are those of that time, so stored episodes stay valid.
 """
 
@@ -30,6 +30,7 @@ from coevo.tasks.family import Size
 
 ROOT = Path(__file__).parents[2]
 LOCKED = json.loads((ROOT / "tests/data/evolve/quickstart_decisions.json").read_text(encoding="utf-8"))
+SETTINGS = ("evolve.generations=6", "evolve.patience=3", "evolve.gate_instances=240")
 DECIDING = ("search", "race", "gate")
 EFFECTS = {"strong": 0.25, "fair": 0.12, "faint": 0.05, "null-a": 0.0, "null-b": 0.0, "harmful": -0.2}
 
@@ -85,8 +86,8 @@ def decided(one: Round, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def decisions(seed: int) -> dict[str, Any]:
-    """What the search decides with the quickstart's settings and this seed."""
-    config = load_config(ROOT / "jobs/configs/quickstart.yaml")
+    """What the search decides with the first grid's settings and this seed."""
+    config = load_config(ROOT / "jobs/configs/quickstart.yaml", SETTINGS)
     family = load_family(config.family)
     task = SearchTask(family, Size(config.size), config.diversity, config.evolve, seed)
     base = HarnessBundle.load(family.base_harness(Size(config.size))).replace(name="demo", parent=None)
