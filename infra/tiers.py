@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 TIERS = ("unit", "contract", "integration", "e2e", "gpu")
 TIMEOUTS_S = {"unit": 120, "contract": 300, "integration": 600, "e2e": 900, "gpu": 900}
 PROCESSES = 2
-SHARED = {"unit": "worksteal", "contract": "loadgroup"}
-"""How a tier is shared among processes: by test, or by file (tests/conftest.py). Whole clusters have the machine to themselves."""
+SHARED = {"unit": "worksteal", "contract": "loadfile"}
+"""How a tier is shared among processes: by test, or by file, with the servers that its tests share. Whole clusters have the machine to
+themselves."""
 NO_TESTS = 5
 
 

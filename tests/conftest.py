@@ -52,16 +52,8 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedServer]
         yield server
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `slow` are skipped unless COEVO_SLOW=1, and those under tests/gpu (marked `gpu`) where there is no device.
-
-    Where a tier runs in several processes, a file stays in one of them with the servers and sessions that its tests share; files with an
-    expensive fixture in common name their group with a mark.
-    """
-    for item in items:
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    """Tests marked `slow` are skipped unless COEVO_SLOW=1, and those under tests/gpu (marked `gpu`) where there is no device."""
     marked = [item for item in items if item.get_closest_marker("gpu") or GPU_TIER in item.path.parents]
     reason = gpu_missing() if marked else ""
     for item in marked:

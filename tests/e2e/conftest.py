@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.e2e.loop import Loop
-
-HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with a test that reads the recorded run stay in one process, so that it is made once."""
-    readers = {item.path for item in items if item.path.parent == HERE and "recorded" in getattr(item, "fixturenames", ())}
-    for item in items:
-        if item.path in readers:
-            item.add_marker(pytest.mark.xdist_group("recorded"))
 
 
 @pytest.fixture(scope="session")

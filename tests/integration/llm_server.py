@@ -61,8 +61,8 @@ def serve(root: Path, *, context: int, kv_cache: str = "64M") -> Iterator[Server
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--served-model-name", "big"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--api-key", KEY, "--dtype", "float32", "--enforce-eager"]
     command += ["--max-model-len", str(context), "--max-num-seqs", "4", "--kv-cache-memory-bytes", kv_cache, "--block-size", "32"]
-    # vLLM 0.32 on CPU dies on a request with a seed whose prompt is cut over two steps, so a step takes all prompts at once.
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]  # vLLM 0.32 takes no forced call without a parser
+    # vLLM 0.32 on CPU dies on a request with a seed whose prompt is cut over two steps, so a step takes all prompts at once.
     command += ["--chat-template", str(root / "template.jinja"), "--max-num-batched-tokens", str(4 * context)]
     with (root / "log.txt").open("wb") as log:
         process = subprocess.Popen(

@@ -107,6 +107,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(place: Place, setting: str,
         ("hooks/todo.py", "def before_model(state, event:\n    return None\n", ("todo",)),
         ("hooks/todo.py", "import os\n\n\ndef before_model(state, event):\n    os.remove('x')\n    return {}\n", ("todo",)),
         ("hooks/todo.py", "def before_lunch(state, event):\n    return {}\n", ("todo",)),
+        ("hooks/todo.py", "def before_model(state, event):\n    while True:\n        pass\n", ("todo",)),
         ("hooks/todo.py", "def before_model(state, event):\n    return before_model(state, event)\n", ("todo", "RecursionError")),
         ("tools/compute_pay.py", "def compute_pay(employee: str) -> dict\n    return {}\n", ("compute_pay",)),
         ("tools/compute_pay.py", "def other(employee: str) -> dict:\n    return {}\n", ("compute_pay",)),
@@ -117,8 +118,8 @@ def test_an_unknown_name_is_refused_with_the_nearest(place: Place, setting: str,
         ("harness.yaml", "schema: 1\nname: x\nfast: true\n", ("fast",)),
     ],
     ids=[
-        "hook syntax", "hook import", "hook event", "hook depth", "tool syntax", "tool name", "tool host call", "unknown tool", "no finish",
-        "context value", "harness key",
+        "hook syntax", "hook import", "hook event", "hook loop", "hook depth", "tool syntax", "tool name", "tool host call", "unknown tool",
+        "no finish", "context value", "harness key",
     ],
 )  # fmt: skip
 def test_a_broken_harness_folder_is_refused(place: Place, tmp_path: Path, name: str, text: str, said: tuple[str, ...]) -> None:
