@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -364,6 +364,9 @@ class TrainConfig(Config):
     """LoRA scale numerator."""
     learning_rate: float = Field(1e-3, gt=0)
     """Peak learning rate; a million-parameter model wants more than the paper's 1e-4."""
+    learning_rates: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    """Grid from which each arm gets its own rate, chosen on `evaluate.tuning_instances` fresh selection instances (`coevo tune`); empty:
+    `learning_rate` for all."""
     epochs: int = Field(2, ge=1)
     """Passes over the rows."""
     global_batch: int = Field(8, ge=1)
@@ -401,6 +404,9 @@ class EvaluateConfig(Config):
     """Instances of the test stream, opened once."""
     transfer_instances: int = Field(80, ge=2)
     """Fresh selection instances on which weak model and expert are compared under both harnesses."""
+    tuning_instances: int = Field(120, ge=2)
+    """Fresh selection instances on which learning rates are chosen, the same for every arm and rate; played only with a grid in
+    `train.learning_rates`."""
     repeats: int = Field(1, ge=1)
     """Episodes per instance and cell."""
     level: float = Field(0.95, gt=0.5, lt=1)
@@ -463,6 +469,9 @@ class RunConfig(Config):
     def _sections_fit(self) -> Self:
         if self.train.global_batch % self.train.workers:
             raise ValueError(f"train.global_batch={self.train.global_batch} is not a multiple of train.workers={self.train.workers}")
+        rates = self.train.learning_rates
+        if rates and (len(rates) < 2 or len(set(rates)) < len(rates)):
+            raise ValueError(f"train.learning_rates={list(rates)}: a grid has two different rates or more; one rate is train.learning_rate")
         if self.cluster.spot.notice == "file" and self.cluster.spot.folder is None:
             raise ValueError("cluster.spot.notice=file needs cluster.spot.folder, where the notices lie")
         least = self.cluster.min_train_workers

@@ -34,6 +34,7 @@ STAGES = {
     "localize": "Find the turn that made an episode fail, by replay.",
     "rewrite": "Let the expert rewrite that turn; verify by replay.",
     "dataset": "Build and check the training rows of each arm.",
+    "tune": "Choose the learning rate of each arm from one grid (selection stream).",
     "train": "Fine-tuning of each arm, by LoRA or of all weights.",
     "publish": "Serve the adapters under immutable ids, after the canary.",
     "evaluate": "The final grid on the test stream, opened once.",

@@ -264,7 +264,7 @@ class RunContext:
         return "serving" in self.__dict__
 
     def enter_phase(self, number: int) -> None:
-        """A phase of `coevo run` begins (index in `jobs.phases.RUN_PHASES`): the pools are sized for it."""
+        """A phase of `coevo run` begins (index in `jobs.phases.phases_of`): the pools are sized for it."""
         self.phase = number
         if self.engaged:
             self.serving.driver.enter(number)

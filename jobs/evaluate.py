@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import orjson
-
-from coevo.evaluate.grid import Cell, compare_cells, measure
+from coevo.evaluate.grid import Cell, compare_cells
 from coevo.identity import content_hash
 from coevo.records import Comparison, Measurement
-from coevo.rollout import RolloutStage
-from coevo.store.artifacts import StageManifest, StageWriter
+from coevo.store.artifacts import StageManifest
+from jobs.canary import published
 from jobs.context import RunContext, StageResult
 from jobs.evolve import evolved_harness
-from jobs.publish import published
+from jobs.measuring import base_cells, grid_table, measure_cells, read_measurements, write_measurements
 from jobs.streams import final_items
 from jobs.train import adapters
 
-__all__ = ["base_cells", "comparisons", "grid", "main", "measure_cells"]
+__all__ = ["comparisons", "grid", "main"]
 
 STAGE = "evaluate"
 
 
-def base_cells(context: RunContext) -> list[Cell]:
-    """The weak model and the expert under both harnesses."""
-    h0, best = context.base_harness, evolved_harness(context)
-    form = "reference" if context.recipe is None else "remote"
-    cells = []
-    for name, bundle in (("h0", h0), ("h*", best)):
-        cells.append(Cell(f"base/{name}", context.agent(context.weak_source, bundle), "base"))
-        cells.append(Cell(f"expert/{name}", context.agent(context.expert_source(bundle), bundle), form))
-    return cells
-
-
 def grid(context: RunContext) -> list[Measurement]:
     """Measurements of all cells; played when the stage is not closed."""
-    manifest = _manifest(context)
-    return [Measurement.model_validate(one) for one in orjson.loads(context.store.get(manifest.output("grid").key))]
+    return read_measurements(context, _manifest(context))
 
 
 def comparisons(context: RunContext) -> list[Comparison]:
@@ -45,17 +29,6 @@ def comparisons(context: RunContext) -> list[Comparison]:
     for one in grid(context):
         by_name.setdefault(one.name, []).append(one)
     return compare_cells(by_name, level=context.config.evaluate.level, seed=context.config.seed)
-
-
-def measure_cells(context: RunContext, cells: Sequence[Cell], items: Sequence[str], label: str) -> list[Measurement]:
-    """Play every cell on the same items and measure from what was committed."""
-    measured = []
-    for cell in cells:
-        stage = RolloutStage(cell.agent, context.store_source, context.run, f"{label} {cell.name}")
-        report = context.fan_out(stage, items, bulk=True)
-        context.check_owed(f"{label} {cell.name}", report)
-        measured.append(measure(cell, items, context.episodes))
-    return measured
 
 
 def _manifest(context: RunContext) -> StageManifest:
@@ -85,19 +58,6 @@ def _manifest(context: RunContext) -> StageManifest:
     return write_measurements(writer, measured)
 
 
-def write_measurements(writer: StageWriter, measured: Sequence[Measurement]) -> StageManifest:
-    """Close a measuring stage: every (cell, item) is written or owed."""
-    played = sum(len(row) for one in measured for row in one.success.values())
-    owed = [(f"{one.name} {item}", 0) for one in measured for item in one.owed]
-    writer.expected = played + len(owed)
-    writer.wrote(played)
-    for name, attempts in owed:
-        writer.owe(name, attempts=attempts)
-    writer.write_bytes("grid.json", orjson.dumps([one.model_dump(mode="json") for one in measured], option=orjson.OPT_SORT_KEYS))
-    writer.spend(usage=(one.usage for one in measured))
-    return writer.commit()
-
-
 def main(context: RunContext) -> StageResult:
     """Measure, compare, and print the grid."""
     measured = grid(context)
@@ -108,26 +68,3 @@ def main(context: RunContext) -> StageResult:
         for one in comparisons(context)
     ]
     return StageResult(STAGE, tuple(lines))
-
-
-def grid_table(measured: Sequence[Measurement], level: float) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: cell, success with its interval, episodes, owed, turns."""
-    from coevo.evaluate.stats import wilson
-
-    rows = []
-    for one in measured:
-        outcomes = [value for row in one.success.values() for value in row]
-        interval = wilson(sum(outcomes), len(outcomes), level=level)
-        seed = "" if one.training_seed is None else f" (seed {one.training_seed})"
-        rate = sum(outcomes) / max(1, len(outcomes))
-        rows.append(
-            [
-                one.name + seed,
-                f"{100 * rate:.1f} %",
-                f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]",
-                str(len(outcomes)),
-                str(len(one.owed)),
-                f"{one.mean_turns:.1f}",
-            ]
-        )
-    return ["cell", "success", f"{level:.0%} interval", "episodes", "owed", "turns"], rows

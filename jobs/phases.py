@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.pool_policy import Phase, PhasedPolicy, PolicySettings, PoolShape
 from coevo.config import RunConfig
 
-__all__ = ["RUN_PHASES", "phase_policy"]
+__all__ = ["RUN_PHASES", "phase_policy", "phases_of"]
 
 WEAK = "weak"
 
@@ -16,6 +16,7 @@ RUN_PHASES = (
     Phase("localize", (WEAK,)),
     Phase("rewrite", (WEAK,)),
     Phase("dataset"),
+    Phase("tune", (WEAK,)),
     Phase("train"),
     Phase("publish", (WEAK,)),
     Phase("evaluate", (WEAK,)),
@@ -24,8 +25,13 @@ RUN_PHASES = (
 """In the order of `jobs.run.PHASES`. Their lengths are not known ahead: the driver's progress gives the remainder of the current one."""
 
 
+def phases_of(config: RunConfig) -> tuple[Phase, ...]:
+    """Those that a configuration has: `tune` needs a grid of learning rates."""
+    return tuple(one for one in RUN_PHASES if one.name != "tune" or config.train.learning_rates)
+
+
 def phase_policy(config: RunConfig) -> PhasedPolicy:
     """The policy of a run: the engines of the weak model, in the market of their placement."""
     placement = config.cluster.pools.weak
     shape = PoolShape(config.weak.replicas, placement.startup_s)
-    return PhasedPolicy(RUN_PHASES, {WEAK: shape}, PolicySettings(use_spot=placement.market == "spot"))
+    return PhasedPolicy(phases_of(config), {WEAK: shape}, PolicySettings(use_spot=placement.market == "spot"))

@@ -43,10 +43,11 @@ _NEEDS = {
     "localize": ("evolve", "rollout", "localize"),
     "rewrite": ("evolve", "rollout", "localize", "rewrite"),
     "dataset": ("evolve", "rollout", "localize", "rewrite", "dataset"),
-    "train": ("evolve", "rollout", "localize", "rewrite", "dataset", "train"),
-    "publish": ("evolve", "rollout", "localize", "rewrite", "dataset", "train", "publish"),
-    "evaluate": ("evolve", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate"),
-    "run": ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate"),
+    "tune": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune"),
+    "train": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune", "train"),
+    "publish": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish"),
+    "evaluate": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate"),
+    "run": ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate"),
     "report": (),
 }
 
@@ -130,7 +131,7 @@ def make_plan(config: RunConfig, *, verb: str = "run") -> Plan:
     stages = tuple(known[stage] for stage in wanted if stage in known)
     searches = "evolve" in wanted and config.evolve.enabled
     gate, search = (_gate(config, size), plan_search(config.evolve)) if searches else (None, None)
-    costs = plan_cost(config, [StageWork(one.stage, one.tokens(size), one.rows if one.stage == "train" else 0) for one in stages])
+    costs = plan_cost(config, [StageWork(one.stage, one.tokens(size), one.rows if one.steps else 0) for one in stages])
     lines = tuple(cost_lines(config, costs)) if stages else ()
     plan = Plan(config.name, verb, size, stages, gate, search, _facts(config) if stages else (), costs=costs, cost_lines=lines)
     return replace(plan, warnings=_warnings(plan, config))
@@ -158,7 +159,8 @@ def _mining(config: RunConfig) -> list[StagePlan]:
 def _learning(config: RunConfig) -> list[StagePlan]:
     """Stages from the rows to the grid."""
     arms, train, evaluate = config.dataset.arms, config.train, config.evaluate
-    adapters = len(arms) * len(train.seeds)
+    adapters, tried = len(arms) * len(train.seeds), len(arms) * len(train.learning_rates)
+    fresh = adapters - (len(arms) if tried else 0)  # the first seed at the chosen rate was trained by `tune`
     steps = math.ceil(config.dataset.rows / train.global_batch) * train.epochs
     imitated = Arm.IMITATION in arms or Arm.IMITATION_FULL in arms
     expert = min(config.localize.rollouts, config.dataset.rows // EXPERT_TURNS) if imitated else 0
@@ -167,11 +169,12 @@ def _learning(config: RunConfig) -> list[StagePlan]:
     played = evaluate.instances * evaluate.repeats
     return [
         StagePlan("dataset", expert_episodes=expert, rows=len(arms) * config.dataset.rows, note=f"arms {', '.join(arms)}"),
+        *([_tuning(config, tried, steps)] if tried else []),
         StagePlan(
             "train",
-            rows=adapters * config.dataset.rows * train.epochs,
-            steps=adapters * steps,
-            note=f"{adapters} adapters x {steps} steps of {train.global_batch} rows",
+            rows=fresh * config.dataset.rows * train.epochs,
+            steps=fresh * steps,
+            note=f"{fresh} adapters x {steps} steps of {train.global_batch} rows",
         ),
         StagePlan("publish", rows=adapters * CANARY_ROWS, note="canary: rows scored by the served weights"),
         StagePlan(
@@ -181,6 +184,17 @@ def _learning(config: RunConfig) -> list[StagePlan]:
             note=f"{cells} cells + 2 of the expert x {evaluate.instances} test instances x {evaluate.repeats}",
         ),
     ]
+
+
+def _tuning(config: RunConfig, tried: int, steps: int) -> StagePlan:
+    instances = config.evaluate.tuning_instances
+    return StagePlan(
+        "tune",
+        episodes=tried * instances,
+        rows=tried * (config.dataset.rows * config.train.epochs + CANARY_ROWS),
+        steps=tried * steps,
+        note=f"{len(config.dataset.arms)} arms x {len(config.train.learning_rates)} learning rates x {instances} selection instances",
+    )
 
 
 def _gate(config: RunConfig, size: Size) -> GatePlan:

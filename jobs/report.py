@@ -18,15 +18,16 @@ from coevo.report.page import render
 from coevo.store.artifacts import StageManifest
 from coevo.store.threads import fetch_all
 from coevo.store.uri import object_uri
+from jobs.canary import canary_facts
 from jobs.context import RunContext, StageResult
 from jobs.dataset import dataset_facts
 from jobs.evaluate import comparisons, grid
 from jobs.evolve import evolution
 from jobs.localize import localizations
-from jobs.publish import canary_facts
 from jobs.rewrite import corrections
 from jobs.train import adapters
 from jobs.transfer import transfer
+from jobs.tune import tuning
 
 __all__ = ["facts_of", "main"]
 
@@ -57,6 +58,7 @@ def facts_of(context: RunContext) -> ReportFacts:
         localizations=tuple(localizations(context)),
         corrections=tuple(corrections(context)),
         datasets={arm: DatasetFigures.model_validate(fact) for arm, fact in dataset_facts(context).items()},
+        tuning=tuple(tuning(context)),
         adapters=tuple(trained),
         curves={one.model_id: curve for one in trained if (curve := _curve(context, one.key))},
         publishes=tuple(publishes),

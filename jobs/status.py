@@ -25,7 +25,7 @@ from jobs.display import Display, duration
 
 __all__ = ["Attempts", "RunStatus", "StageStatus", "read_status", "show_run", "show_status"]
 
-ORDER = ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate", "report")
+ORDER = ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate", "report")
 NO_STAGES = {"episodes", "attempts", "scratch", "ledger", "expert"}
 SHOWN_IDS = 5
 RESUMABLE = ("store", "cluster", "rollout", "retention")

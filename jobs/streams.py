@@ -8,12 +8,22 @@ from coevo.rollout import draw_items, parse_item
 from coevo.tasks.family import Stream
 from jobs.context import RunContext
 
-__all__ = ["evaluation_tasks", "final_items", "transfer_items"]
+__all__ = ["evaluation_tasks", "final_items", "transfer_items", "tuning_items"]
 
 
 def transfer_items(context: RunContext) -> tuple[str, ...]:
     """Fresh selection instances on which weak model and expert are compared."""
-    seeds = SelectionStream(context.config.seed).draw("transfer", count=context.config.evaluate.transfer_instances)
+    return _selection_items(context, "transfer", context.config.evaluate.transfer_instances)
+
+
+def tuning_items(context: RunContext) -> tuple[str, ...]:
+    """Fresh selection instances on which learning rates are chosen; none without a grid."""
+    config = context.config
+    return _selection_items(context, "tune", config.evaluate.tuning_instances) if config.train.learning_rates else ()
+
+
+def _selection_items(context: RunContext, draw: str, count: int) -> tuple[str, ...]:
+    seeds = SelectionStream(context.config.seed).draw(draw, count=count)
     return draw_items(context.family, Stream.SELECTION, context.size, seeds, diversity=context.config.diversity)
 
 
@@ -25,5 +35,6 @@ def final_items(context: RunContext) -> tuple[str, ...]:
 
 
 def evaluation_tasks(context: RunContext) -> frozenset[str]:
-    """Task keys of both."""
-    return frozenset(parse_item(item)[0].key for item in (*transfer_items(context), *final_items(context)))
+    """Task keys of all of them."""
+    items = (*transfer_items(context), *tuning_items(context), *final_items(context))
+    return frozenset(parse_item(item)[0].key for item in items)

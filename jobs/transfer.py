@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import orjson
-
 from coevo.evaluate.grid import compare_cells
 from coevo.identity import content_hash
 from coevo.records import Measurement
 from jobs.context import RunContext, StageResult
-from jobs.evaluate import base_cells, grid_table, measure_cells, write_measurements
 from jobs.evolve import evolved_harness
+from jobs.measuring import base_cells, grid_table, measure_cells, read_measurements, write_measurements
 from jobs.streams import transfer_items
 
 __all__ = ["main", "transfer"]
@@ -27,7 +25,7 @@ def transfer(context: RunContext) -> list[Measurement]:
     if manifest is None:
         writer = context.writer(STAGE, inputs, settings, expected=0)
         manifest = write_measurements(writer, measure_cells(context, base_cells(context), items, STAGE))
-    return [Measurement.model_validate(one) for one in orjson.loads(context.store.get(manifest.output("grid").key))]
+    return read_measurements(context, manifest)
 
 
 def main(context: RunContext) -> StageResult:

@@ -15,7 +15,7 @@ from coevo.records import Comparison, Episode, Measurement, UsageRecord
 from coevo.rollout import AgentSource, parse_item
 from coevo.store.episodes import EpisodeStore
 
-__all__ = ["COMPARISONS", "Cell", "compare_cells", "measure", "measured"]
+__all__ = ["COMPARISONS", "Cell", "best_rate", "compare_cells", "measure", "measured"]
 
 COMPARISONS = (
     ("base/h0", "base/h*"),
@@ -85,6 +85,20 @@ def measured(
         mean_turns=sum(len(episode.turns) for episode in played) / max(1, len(played)),
         usage=_usage(played),
     )
+
+
+def best_rate(measured: Mapping[float, Measurement]) -> float:
+    """The learning rate whose model succeeds most often; of equals the smallest, which moves the model least.
+
+    Args:
+        measured: Rate -> measurement, at least one, on the same instances.
+    """
+
+    def success(rate: float) -> float:
+        outcomes = [value for row in measured[rate].success.values() for value in row]
+        return sum(outcomes) / max(1, len(outcomes))
+
+    return max(sorted(measured), key=success)
 
 
 def compare_cells(measurements: Mapping[str, Sequence[Measurement]], *, level: float, seed: int) -> list[Comparison]:

@@ -15,7 +15,7 @@ from coevo.identity import content_hash
 from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Record
 from coevo.store.artifacts import StageManifest
 
-__all__ = ["AttemptFacts", "DatasetFigures", "ReportFacts", "sources"]
+__all__ = ["AttemptFacts", "DatasetFigures", "ReportFacts", "TunedRate", "sources"]
 
 
 class AttemptFacts(BaseModel):
@@ -43,6 +43,17 @@ class DatasetFigures(BaseModel):
     token_ratio: float | None = None
 
 
+class TunedRate(BaseModel):
+    """One learning rate of one arm, its measurement on selection instances under h*, and whether the arm got it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    arm: str
+    learning_rate: float
+    chosen: bool
+    measurement: Measurement
+
+
 class ReportFacts(Record):
     """Everything a report may use. What a run has not reached yet stays empty, and the report says so.
 
@@ -61,6 +72,7 @@ class ReportFacts(Record):
         comparisons: Pairs of `grid`.
         localizations, corrections: One per failed and per localized episode.
         datasets: Arm -> counts.
+        tuning: Every arm at every learning rate of the grid.
         adapters: One per arm and seed.
         curves: Model id -> training loss per optimizer step, where it was kept.
         publishes: What each canary measured, as stored; a `model_id` names the adapter.
@@ -85,6 +97,7 @@ class ReportFacts(Record):
     localizations: tuple[Localization, ...] = ()
     corrections: tuple[Correction, ...] = ()
     datasets: dict[str, DatasetFigures] = Field(default_factory=dict)
+    tuning: tuple[TunedRate, ...] = ()
     adapters: tuple[Adapter, ...] = ()
     curves: dict[str, tuple[float, ...]] = Field(default_factory=dict)
     publishes: tuple[dict[str, Any], ...] = ()

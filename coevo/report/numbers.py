@@ -21,7 +21,7 @@ __all__ = ["SECTIONS", "numbers", "words"]
 Numbers = dict[str, Any]
 
 _MODEL_ORDER = ("base", "imitation", "correction")
-_STAGES = ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "train", "publish", "evaluate")
+_STAGES = ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate")
 _WORDS = {
     Verdict.SUPPORTED: "better: the interval excludes 0",
     Verdict.REFUTED: "worse: the interval excludes 0",
@@ -243,6 +243,16 @@ def _datasets(facts: ReportFacts) -> Numbers | None:
     return {"sources": sources(facts, ["dataset"]), "arms": arms}
 
 
+def _tuning(facts: ReportFacts) -> Numbers | None:
+    if not facts.tuning:
+        return None
+    made = [
+        {"arm": one.arm, "learning_rate": one.learning_rate, "chosen": one.chosen, **_cell(one.measurement, facts.level)}
+        for one in facts.tuning
+    ]
+    return {"sources": sources(facts, ["tune"]), "rates": made}
+
+
 def _training(facts: ReportFacts) -> Numbers | None:
     if not facts.adapters:
         return None
@@ -362,6 +372,7 @@ SECTIONS = {
     "repair": _repair,
     "yield": yields,
     "datasets": _datasets,
+    "tuning": _tuning,
     "training": _training,
     "publish": _publish,
     "cost": _cost,

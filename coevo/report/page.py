@@ -30,6 +30,7 @@ TITLES = {
     "repair": "Localization and repair",
     "yield": "Yield of the expert",
     "datasets": "Training rows",
+    "tuning": "Learning rates",
     "training": "Training",
     "publish": "Canary",
     "cost": "Cost",

@@ -18,7 +18,7 @@ from cluster.servers import ModelPool, PoolConfig
 from cluster.session import SessionConfig, open_session
 from cluster.tiny import make_tiny_model
 from coevo.config import parse_config
-from jobs.phases import RUN_PHASES, phase_policy
+from jobs.phases import phase_policy, phases_of
 from tests.contract.test_executors import wait_for
 from tests.integration.test_pool import engine
 
@@ -30,7 +30,7 @@ def alive(pid: int | None) -> bool:
 
 
 def phase(name: str) -> int:
-    return [one.name for one in RUN_PHASES].index(name)
+    return [one.name for one in phases_of(parse_config({"name": "x"}))].index(name)
 
 
 def test_to_zero_and_back(tmp_path: Path) -> None:

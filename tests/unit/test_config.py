@@ -129,6 +129,13 @@ def test_a_batch_must_divide_over_the_workers() -> None:
     assert parse_config(NAME | {"train": {"global_batch": 9, "workers": 3}}).train.global_batch == 9
 
 
+@pytest.mark.parametrize("rates", [[1e-3], [1e-3, 1e-3], [1e-3, 0.0]])
+def test_a_grid_of_learning_rates_has_two_different_ones(rates: list[float]) -> None:
+    """Promise 3: one rate leaves nothing to choose, and zero trains nothing."""
+    assert "train.learning_rates" in str(refused(NAME | {"train": {"learning_rates": rates}}).seen)
+    assert parse_config(NAME | {"train": {"learning_rates": [1e-4, 1e-3]}}).train.learning_rates == (1e-4, 1e-3)
+
+
 @pytest.mark.parametrize(
     ("text", "what"), [("a: [", "not YAML"), ("[1, 2]", "no mapping"), ("", "no mapping"), ("just words", "no mapping")]
 )

@@ -4,6 +4,7 @@
 2. An owed item is listed and not scored (I3).
 3. A pair is compared on what all its measurements have.
 4. Cells with several training seeds resample them; only pairs that were measured are stated.
+5. Of the learning rates tried the most successful wins, of equals the smallest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from coevo.chat import Sampling
-from coevo.evaluate.grid import COMPARISONS, Cell, compare_cells, measure
+from coevo.evaluate.grid import COMPARISONS, Cell, best_rate, compare_cells, measure
 from coevo.fanout import FanoutPolicy, LocalExecutor
 from coevo.mini.demonstrator import Demonstrator, Habits
 from coevo.mini.harnesses import DemoHarness, base_demo, hand_made
@@ -155,3 +156,14 @@ def test_pairs_without_both_cells_are_not_stated(bench: Bench) -> None:
     base = measure(bench.base, ITEMS, bench.episodes)
     assert compare_cells({"base/h0": [base], "expert/h*": [base]}, level=0.95, seed=0) == []
     assert compare_cells({}, level=0.95, seed=0) == []
+
+
+def test_the_best_rate_wins_and_of_equals_the_smallest(bench: Bench) -> None:
+    """Promise 5."""
+    base = measure(bench.base, ITEMS, bench.episodes)
+
+    def winning(*outcomes: int) -> Measurement:
+        return base.model_copy(update={"success": {str(number): (outcome,) for number, outcome in enumerate(outcomes)}})
+
+    assert best_rate({3e-3: winning(1, 1, 0), 1e-3: winning(1, 0, 0), 1e-4: winning(0, 0, 1)}) == 3e-3
+    assert best_rate({3e-3: winning(1, 0, 0), 1e-3: winning(0, 1, 0), 1e-4: winning(0, 0, 0)}) == 1e-3

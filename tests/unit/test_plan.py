@@ -48,6 +48,16 @@ def test_counts_follow_from_the_configuration() -> None:
     assert (plan["evaluate"].episodes, plan["evaluate"].expert_episodes) == ((2 + 8) * 60, 120)
 
 
+def test_a_grid_of_learning_rates_is_counted_once() -> None:
+    """Two arms at three rates; the chosen one of each arm is not trained again, so `train` has the second seed alone."""
+    grid = {**SMALL, "train": {**SMALL["train"], "learning_rates": [1e-4, 3e-4, 1e-3]}, "evaluate": {"tuning_instances": 50}}
+    plan = stages(make_plan(parse_config(grid)))
+    assert plan["tune"].episodes == 2 * 3 * 50
+    assert plan["tune"].steps == 2 * 3 * 6 * 2
+    assert plan["train"].steps == 2 * 6 * 2
+    assert "tune" not in stages(make_plan(parse_config(SMALL)))
+
+
 def test_tokens_are_counts_times_the_stated_constants() -> None:
     config = parse_config({**SMALL, "size": "standard"})
     plan = make_plan(config)
@@ -66,7 +76,9 @@ def test_a_verb_plans_its_stage_and_its_needs(verb: str) -> None:
         assert names == []
         assert "reads the store only" in plan.lines()[0]
     elif verb == "run":
-        assert names == [stage for stage in STAGES if stage not in {"run", "report"}]
+        assert names == [stage for stage in STAGES if stage not in {"run", "tune", "report"}]
+    elif verb == "tune":
+        assert names[-1] == "dataset", "no grid, nothing to choose from"
     else:
         assert names[-1] == verb
         assert ("transfer" in names) == (verb == "transfer")

@@ -26,7 +26,7 @@ from coevo.store import LocalStore
 from coevo.store.artifacts import Held
 from coevo.store.ledger import Budget, Ledger, Spend
 from jobs.billing import Billing, estimated_usd, require_prices, training_held
-from jobs.phases import RUN_PHASES, phase_policy
+from jobs.phases import RUN_PHASES, phase_policy, phases_of
 from jobs.run import PHASES
 
 SHEET = load_prices()
@@ -66,7 +66,7 @@ class Clock:
 
 
 def number(name: str) -> int:
-    return [phase.name for phase in RUN_PHASES].index(name)
+    return [phase.name for phase in phases_of(parse_config({"name": "x"}))].index(name)
 
 
 def driven(market: str = "on_demand", **settings: Any) -> tuple[PoolDriver, Pool, Clock]:
@@ -82,6 +82,13 @@ def driven(market: str = "on_demand", **settings: Any) -> tuple[PoolDriver, Pool
 
 def test_phases_are_those_of_the_run() -> None:
     assert [phase.name for phase in RUN_PHASES] == [main.__module__.rpartition(".")[2] for _, main in PHASES]
+
+
+def test_learning_rates_are_a_phase_only_with_a_grid() -> None:
+    """Else the engines would be kept between rows and training, for nothing."""
+    tuned = parse_config({"name": "x", "train": {"learning_rates": [1e-4, 1e-3]}})
+    assert phases_of(tuned) == RUN_PHASES
+    assert [one.name for one in RUN_PHASES if one not in phases_of(parse_config({"name": "x"}))] == ["tune"]
 
 
 def test_zero_between_phases_and_back() -> None:

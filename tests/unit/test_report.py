@@ -27,7 +27,7 @@ from coevo.errors import StoreError
 from coevo.evaluate.stats import wilson
 from coevo.identity import content_hash
 from coevo.records import Measurement
-from coevo.report.facts import ReportFacts
+from coevo.report.facts import ReportFacts, TunedRate
 from coevo.report.numbers import SECTIONS, numbers, words
 from coevo.report.page import TITLES, Report, render
 
@@ -124,9 +124,16 @@ def test_plots_are_valid_svg_without_clock_or_shared_ids(report: Report) -> None
     assert len(set(ids)) == len(ids)
 
 
+def refusal(report: ReportFacts) -> str:
+    with pytest.raises(StoreError) as caught:
+        render(report)
+    return str(caught.value)
+
+
 def test_every_section_names_its_artifacts(report: Report) -> None:
     """I12: a number in a report names the artifacts it was computed from."""
-    assert list(report.twin["sections"]) == list(SECTIONS) == list(TITLES)
+    assert list(SECTIONS) == list(TITLES)
+    assert list(report.twin["sections"]) == [name for name in SECTIONS if name != "tuning"], "this run had no grid of learning rates"
     keys = {output.key for manifest in facts().manifests for output in manifest.outputs}
     for name, section in report.twin["sections"].items():
         assert section["sources"], name
@@ -135,6 +142,24 @@ def test_every_section_names_its_artifacts(report: Report) -> None:
             assert key.startswith("trial/"), name
             assert key in report.html
     assert set(report.twin["sections"]["cost"]["sources"]) >= keys
+
+
+def test_a_grid_of_learning_rates_is_shown_with_its_choice() -> None:
+    """Every rate of every arm with its interval; the chosen one is told apart, and the section rests on the stage's artifacts."""
+    whole = facts()
+    closed = next(one for one in whole.manifests if one.stage == "evaluate")
+    won = whole.transfer[0]
+    lost = won.model_copy(update={"success": dict.fromkeys(won.success, (0,))})
+    tried = tuple(
+        TunedRate(arm="correction", learning_rate=rate, chosen=rate == 1e-3, measurement=one) for rate, one in ((1e-4, lost), (1e-3, won))
+    )
+    tuned = whole.model_copy(update={"tuning": tried, "manifests": (*whole.manifests, closed.model_copy(update={"stage": "tune"}))})
+    report = render(tuned)
+    rates = report.twin["sections"]["tuning"]["rates"]
+    assert [(one["learning_rate"], one["chosen"]) for one in rates] == [(1e-4, False), (1e-3, True)]
+    assert rates[0]["rate"] == 0.0 < rates[1]["rate"]
+    assert report.html.count("<td>chosen</td>") == 1
+    assert "without an artifact" in refusal(whole.model_copy(update={"tuning": tried}))
 
 
 @pytest.mark.parametrize("stage", ["evolve", "evaluate", "localize rewrite", "dataset"])
