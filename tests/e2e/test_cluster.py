@@ -45,9 +45,9 @@ def nodes(seaweed: SeaweedServer) -> Iterator[LocalNodes]:
 
 
 def coevo(nodes: LocalNodes, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The command line, in a working folder of its own."""
+    """The command line, in a working folder of its own, with the signals of a terminal: a shell's background jobs ignore SIGINT."""
     environment = {**os.environ, **nodes.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    command = [sys.executable, "-m", "jobs.cli", *arguments]
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "jobs.cli", *arguments]
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
