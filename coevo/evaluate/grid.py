@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coevo.evaluate.stats import compare
+from coevo.evaluate.stats import compare, success_rate
 from coevo.records import Comparison, Episode, Measurement, UsageRecord
 from coevo.rollout import AgentSource, parse_item
 from coevo.store.episodes import EpisodeStore
 
-__all__ = ["COMPARISONS", "Cell", "best_rate", "compare_cells", "measure", "measured"]
+__all__ = ["COMPARISONS", "Cell", "best_rate", "compare_cells", "measure", "measured", "stated_pairs"]
 
 COMPARISONS = (
     ("base/h0", "base/h*"),
@@ -27,7 +27,7 @@ COMPARISONS = (
     ("base/h0", "imitation/h0"),
     ("base/h0", "correction/h0"),
 )
-"""Pairs (a, b) that the report states, where both cells were measured."""
+"""Pairs (a, b) that the report states, where both cells were measured. Further arms: `stated_pairs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,22 +93,24 @@ def best_rate(measured: Mapping[float, Measurement]) -> float:
     Args:
         measured: Rate -> measurement, at least one, on the same instances.
     """
+    return max(sorted(measured), key=lambda rate: success_rate(measured[rate]))
 
-    def success(rate: float) -> float:
-        outcomes = [value for row in measured[rate].success.values() for value in row]
-        return sum(outcomes) / max(1, len(outcomes))
 
-    return max(sorted(measured), key=success)
+def stated_pairs(cells: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """`COMPARISONS`, then under h* every other arm of `cells` against the base, and `correction` against that arm."""
+    known = {name for pair in COMPARISONS for name in pair}
+    others = [name for name in cells if name.endswith("/h*") and name not in known]
+    return (*COMPARISONS, *(pair for name in others for pair in (("base/h*", name), (name, "correction/h*"))))
 
 
 def compare_cells(measurements: Mapping[str, Sequence[Measurement]], *, level: float, seed: int) -> list[Comparison]:
-    """Every pair of `COMPARISONS` that was measured, on the (instance, repeat) items that no cell of the pair owes.
+    """Every pair of `stated_pairs` that was measured, on the (instance, repeat) items that no cell of the pair owes.
 
     Several training seeds of a cell are resampled together with the instances.
     """
     return [
         compare(*_common(measurements[a], measurements[b]), level=level, seed=seed).model_copy(update={"a": a, "b": b})
-        for a, b in COMPARISONS
+        for a, b in stated_pairs(measurements)
         if a in measurements and b in measurements
     ]
 

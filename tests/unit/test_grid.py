@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from coevo.chat import Sampling
-from coevo.evaluate.grid import COMPARISONS, Cell, best_rate, compare_cells, measure
+from coevo.evaluate.grid import COMPARISONS, Cell, best_rate, compare_cells, measure, stated_pairs
 from coevo.fanout import FanoutPolicy, LocalExecutor
 from coevo.mini.demonstrator import Demonstrator, Habits
 from coevo.mini.harnesses import DemoHarness, base_demo, hand_made
@@ -156,6 +156,13 @@ def test_pairs_without_both_cells_are_not_stated(bench: Bench) -> None:
     base = measure(bench.base, ITEMS, bench.episodes)
     assert compare_cells({"base/h0": [base], "expert/h*": [base]}, level=0.95, seed=0) == []
     assert compare_cells({}, level=0.95, seed=0) == []
+
+
+def test_every_control_arm_stands_against_base_and_correction() -> None:
+    """Promise 4: under h*, where the arms are compared; known cells add nothing."""
+    assert stated_pairs(["base/h0", "base/h*", "expert/h*", "correction/h*", "imitation/h*"]) == COMPARISONS
+    more = stated_pairs(["base/h*", "last_turn/h0", "last_turn/h*"])[len(COMPARISONS) :]
+    assert more == (("base/h*", "last_turn/h*"), ("last_turn/h*", "correction/h*"))
 
 
 def test_the_best_rate_wins_and_of_equals_the_smallest(bench: Bench) -> None:
