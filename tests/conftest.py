@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.seaweed import SeaweedServer
@@ -28,6 +29,9 @@ QUIET = {
 }
 for name, value in QUIET.items():
     os.environ.setdefault(name, value)
+
+settings.register_profile("untimed", deadline=None)  # how long an example takes says how busy the machine is
+settings.load_profile("untimed")
 
 GPU_TIER = Path(__file__).parent / "gpu"
 
