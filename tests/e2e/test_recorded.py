@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.e2e.artifacts import differing, made_without_engines
@@ -36,3 +37,24 @@ def test_a_replay_killed_twice_ends_byte_identical(recorded: Loop, tmp_path: Pat
     assert len(left) > 100
     assert differing(left, right) == []
     assert differing(made_without_engines(left), made_without_engines(recorded.artifacts())) == []
+
+
+def test_a_search_killed_twice_decides_the_same_and_pays_once(recorded: Loop, tmp_path: Path) -> None:
+    """`coevo evolve` with a SIGKILL in its race and one at its gate: the recorded run's search, and one outcome per episode (I4, I10)."""
+    cut = Loop(tmp_path / "store")
+    replay = ("weak.engine=recorded", recorded.recording, "rollout.concurrency=1")
+    safe: list[set[str]] = []
+    for episodes in (12, 40):
+        code = cut.kill_when(lambda wanted=episodes: len(cut.keys("episodes/")) >= wanted, verb="evolve", overrides=replay)  # type: ignore[misc]
+        assert code == -9
+        safe.append({key.rpartition("/")[2].removesuffix(".json.zst") for key in cut.keys("episodes/")})
+    assert "evolve" not in cut.manifests(), "both kills were among the episodes"
+    again = cut.run("evolve", *replay)
+    assert again.returncode == 0, again.stderr[-3000:]
+    outcomes = cut.outcomes()
+    print(f"killed at {[len(ids) for ids in safe]} of {len(cut.keys('episodes/'))} episodes; attempts: {sorted(set(outcomes.values()))}")
+    assert set(outcomes.values()) == {1}
+    assert all(outcomes[id] <= 1 for ids in safe for id in ids)
+    searched = {key: data for key, data in recorded.artifacts().items() if "/evolve/" in key}
+    assert any("/search-" in key and orjson.loads(data)["rounds"] for key, data in searched.items())
+    assert differing(searched, {key: data for key, data in cut.artifacts().items() if "/evolve/" in key}) == []
