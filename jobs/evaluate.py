@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coevo.evaluate.grid import Cell, compare_cells
+from coevo.evolve.tiers import read_openings
 from coevo.identity import content_hash
 from coevo.records import Comparison, Measurement
 from coevo.store.artifacts import StageManifest
@@ -10,7 +11,7 @@ from jobs.canary import published
 from jobs.context import RunContext, StageResult
 from jobs.evolve import evolved_harness
 from jobs.measuring import base_cells, grid_table, measure_cells, read_measurements, write_measurements
-from jobs.streams import final_items
+from jobs.streams import open_test, sealed_digest
 from jobs.train import adapters
 
 __all__ = ["comparisons", "grid", "main"]
@@ -32,22 +33,25 @@ def comparisons(context: RunContext) -> list[Comparison]:
 
 
 def _manifest(context: RunContext) -> StageManifest:
-    items = final_items(context)
     trained = adapters(context)
     best = evolved_harness(context)
+    models = [one.model_id for one in trained]
     inputs = {
         "h0": context.base_harness.hash,
         "h*": best.hash,
         "base": context.weak_model_id,
-        "items": content_hash(list(items)),
-        "models": content_hash([one.model_id for one in trained]),
+        "items": sealed_digest(context),
+        "models": content_hash(models),
     }
     settings = {"sampling": context.sampling, "expert": context.expert_identity}
     done = context.finished(STAGE, inputs, settings)
     if done is not None:
         return done
     writer = context.writer(STAGE, inputs, settings, expected=0)
-    measured = measure_cells(context, base_cells(context), items, STAGE)
+    cells = base_cells(context)
+    known = {cell.agent.model.model_id for cell in cells}
+    items = open_test(context, stage=STAGE, harnesses=(context.base_harness.hash, best.hash), models=(*known, *models))
+    measured = measure_cells(context, cells, items, STAGE)
     for adapter in trained:
         source = published(context, adapter)
         cells = [
@@ -67,4 +71,5 @@ def main(context: RunContext) -> StageResult:
         f"p {one.p_value:.2g}: {one.verdict}"
         for one in comparisons(context)
     ]
-    return StageResult(STAGE, tuple(lines))
+    opened = [f"the test stream was opened by {one.words}" for one in read_openings(context.store, context.run)]
+    return StageResult(STAGE, (*lines, *opened))

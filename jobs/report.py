@@ -10,6 +10,7 @@ import orjson
 
 from coevo import __version__
 from coevo.evaluate.grid import compare_cells
+from coevo.evolve.tiers import read_openings
 from coevo.identity import content_hash
 from coevo.ports import PutResult
 from coevo.records import Attempt, Status
@@ -55,6 +56,7 @@ def facts_of(context: RunContext) -> ReportFacts:
         transfer_comparisons=tuple(compare_cells(by_name, level=config.evaluate.level, seed=config.seed)),
         grid=tuple(grid(context)),
         comparisons=tuple(comparisons(context)),
+        openings=read_openings(context.store, context.run),
         localizations=tuple(localizations(context)),
         corrections=tuple(corrections(context)),
         datasets={arm: DatasetFigures.model_validate(fact) for arm, fact in dataset_facts(context).items()},

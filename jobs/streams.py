@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from coevo.evolve.gate import SelectionStream
-from coevo.evolve.tiers import SealedTier
-from coevo.rollout import draw_items, parse_item
+from coevo.evolve.tiers import SealedTier, TaskMarks, task_key
+from coevo.rollout import draw_items
 from coevo.tasks.family import Stream
 from jobs.context import RunContext
 
-__all__ = ["evaluation_tasks", "final_items", "transfer_items", "tuning_items"]
+__all__ = ["evaluation_tasks", "open_test", "sealed_digest", "transfer_items", "tuning_items"]
 
 
 def transfer_items(context: RunContext) -> tuple[str, ...]:
@@ -27,14 +29,28 @@ def _selection_items(context: RunContext, draw: str, count: int) -> tuple[str, .
     return draw_items(context.family, Stream.SELECTION, context.size, seeds, diversity=context.config.diversity)
 
 
-def final_items(context: RunContext) -> tuple[str, ...]:
-    """The test stream's instances: naming them opens none."""
-    config = context.config
-    tier = SealedTier.of(context.family, context.size, config.diversity, seed=config.seed)
-    return tier.items(config.evaluate.instances, repeats=config.evaluate.repeats)
+def sealed_digest(context: RunContext) -> str:
+    """What the final measurement is made on, without opening it."""
+    return _sealed(context).digest(context.config.evaluate.instances, repeats=context.config.evaluate.repeats)
 
 
-def evaluation_tasks(context: RunContext) -> frozenset[str]:
-    """Task keys of all of them."""
-    items = (*transfer_items(context), *tuning_items(context), *final_items(context))
-    return frozenset(parse_item(item)[0].key for item in items)
+def open_test(context: RunContext, *, stage: str, harnesses: Iterable[str], models: Iterable[str]) -> tuple[str, ...]:
+    """The test stream's items, once their opening for these harnesses and models is in the store.
+
+    Raises:
+        StoreError: The stage opened them before, for something else.
+    """
+    chosen = context.config.evaluate
+    return _sealed(context).open(
+        context.store, context.run, stage=stage, harnesses=harnesses, models=models, instances=chosen.instances, repeats=chosen.repeats
+    )
+
+
+def evaluation_tasks(context: RunContext) -> TaskMarks:
+    """What is kept for measurements, the test stream's instances among it: nothing else may be played on or trained on."""
+    selected = TaskMarks.of(map(task_key, (*transfer_items(context), *tuning_items(context))))
+    return selected | _sealed(context).marks(context.config.evaluate.instances)
+
+
+def _sealed(context: RunContext) -> SealedTier:
+    return SealedTier.of(context.family, context.size, context.config.diversity, seed=context.config.seed)

@@ -7,7 +7,7 @@ everything here counts and refuses.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, replace
 
 from coevo.errors import ConfigError, StoreError
@@ -74,20 +74,20 @@ def fit_rows(rows: Sequence[TrainingRow], *, arm: str, max_length: int) -> Fitte
     return FittedRows(kept, cut)
 
 
-def require_disjoint(mined: Collection[str], evaluated: Collection[str]) -> None:
+def require_disjoint(mined: Collection[str], evaluated: Container[str]) -> None:
     """Refuse task keys on both sides (I8).
 
     Raises:
         StoreError: As said.
     """
-    both = sorted(set(mined) & set(evaluated))
+    both = sorted(key for key in set(mined) if key in evaluated)
     if both:
         seen = f"{len(both)} of {len(set(mined))}, the first {both[0]}"
         raise StoreError("training rows come from evaluation instances", seen=seen, fix="mine the search stream, evaluate the others")
 
 
 def check_rows(
-    rows: Sequence[TrainingRow], *, tokenizer: Tokenizer, chat_format: ChatFormat, max_length: int, forbidden_tasks: Collection[str] = ()
+    rows: Sequence[TrainingRow], *, tokenizer: Tokenizer, chat_format: ChatFormat, max_length: int, forbidden_tasks: Container[str] = ()
 ) -> DatasetFacts:
     """Check every row.
 

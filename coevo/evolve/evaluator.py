@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeVar
 
+from coevo.errors import ConfigError
 from coevo.evolve.propose import Edit, Evidence, Proposer
 from coevo.harness.bundle import HarnessBundle
 from coevo.records import Episode
+from coevo.tasks.family import Stream
 
 __all__ = ["Answer", "Ask", "Evaluator", "Play", "Steps", "Wish", "alone", "side_by_side"]
 
 Result = TypeVar("Result")
+_SEALED = f"/{Stream.TEST}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +34,21 @@ class Play:
         items: `<task key>#<repeat>` each.
         purpose: Which part of the search asks: search, race, gate, null, rung, final, confirm, ablate or a baseline's name.
         null: Whether the model that knows nothing plays, in place of the weak model.
+
+    Raises:
+        ConfigError: An item of the test stream: no part of a search may ask for one (I8).
     """
 
     bundle: HarnessBundle
     items: tuple[str, ...]
     purpose: str
     null: bool = False
+
+    def __post_init__(self) -> None:
+        sealed = next((item for item in self.items if _SEALED in item), None)
+        if sealed is not None:
+            fix = "draw from the search or the selection tier; `evaluate` opens the test tier after the last decision"
+            raise ConfigError("a search may not play this instance", seen=sealed, fix=fix)
 
 
 class Evaluator(Protocol):

@@ -1,28 +1,32 @@
 """The three tiers of evidence as objects: what each may be asked for is what it can do (I8).
 
 `SearchTier` gives instances and packs full traces for proposers. `SelectionTier` gives instances to the evaluator and, of what was played
-there, one verdict. `SealedTier` gives the test instances once, for named artifacts, and the store keeps the opening. Each draws from a
-seed of its own that leads to no other tier's: who holds a `SearchTier` can't compute a selection instance.
+there, one verdict. `SealedTier` gives the test instances once, for named artifacts, and the store keeps the opening; unopened it says no
+more than whether a task key is one of its own. Each draws from a seed of its own that leads to no other tier's: who holds a `SearchTier`
+can't compute a selection instance. A `Play` of a search refuses test instances, wherever they come from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coevo.chat import ToolSpec
 from coevo.errors import StoreError
 from coevo.evolve.gate import Arm, GateConfig, GateDecision, NullCheck, PairedGate, SelectionStream
 from coevo.evolve.propose import Evidence, PastEdit
-from coevo.identity import derive_seed
+from coevo.identity import content_hash, derive_seed
 from coevo.ports import BlobStore, PutResult
 from coevo.records import Episode, Record
 from coevo.rollout import draw_items
+from coevo.store.keys import join
+from coevo.store.threads import fetch_all
 from coevo.tasks.family import Size, Stream, TaskFamily
 
-__all__ = ["Opening", "SealedTier", "SearchTier", "SelectionTier", "Side", "task_key"]
+__all__ = ["Opening", "SealedTier", "SearchTier", "SelectionTier", "Side", "TaskMarks", "read_openings", "task_key"]
 
 _BLOCK = 2**40
+_OPENINGS = "openings"
 
 
 def task_key(item: str) -> str:
@@ -123,11 +127,50 @@ def _tokens(episode: Episode) -> int:
     return episode.usage.prompt_tokens + episode.usage.completion_tokens
 
 
-class Opening(Record):
-    """That the test tier was opened, for what, and how many instances."""
+@dataclass(frozen=True, slots=True)
+class TaskMarks:
+    """Task keys that can be recognized and not read: a guard asks `key in marks`, and learns of no key that it does not have.
 
-    artifacts: tuple[str, ...]
+    Attributes:
+        hashes: SHA-256 of each key.
+    """
+
+    hashes: frozenset[str] = field(repr=False)
+
+    @classmethod
+    def of(cls, keys: Iterable[str]) -> TaskMarks:
+        """The marks of these keys."""
+        return cls(frozenset(content_hash(key.encode()) for key in keys))
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and content_hash(key.encode()) in self.hashes
+
+    def __or__(self, other: TaskMarks) -> TaskMarks:
+        return TaskMarks(self.hashes | other.hashes)
+
+
+class Opening(Record):
+    """That the test tier was opened, by whom, and for what.
+
+    Attributes:
+        stage: The stage that opened it.
+        harnesses, models: Hashes and ids of all that is measured there.
+        instances, repeats: How many instances, and episodes of each.
+        items_hash: SHA-256 of the list of items that were given out.
+    """
+
+    stage: str
+    harnesses: tuple[str, ...]
+    models: tuple[str, ...]
     instances: int
+    repeats: int = 1
+    items_hash: str
+
+    @property
+    def words(self) -> str:
+        """The opening for people."""
+        what = f"{len(self.harnesses)} harnesses and {len(self.models)} models"
+        return f"{self.stage}: {self.instances} instances x {self.repeats}, for {what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,29 +192,56 @@ class SealedTier:
         """The test tier of a run's seed."""
         return cls(family, size, diversity, derive_seed("test", seed))
 
-    def items(self, instances: int, *, repeats: int = 1) -> tuple[str, ...]:
-        """The items by name, to keep other stages off them: naming opens none."""
-        first = self.root % _BLOCK
-        return draw_items(self.family, Stream.TEST, self.size, range(first, first + instances), diversity=self.diversity, repeats=repeats)
+    def digest(self, instances: int, *, repeats: int = 1) -> str:
+        """SHA-256 of the list of items: tells what a measurement would be made on, and gives nothing out."""
+        return content_hash(list(self._items(instances, repeats)))
 
-    def open(self, store: BlobStore, key: str, *, artifacts: Sequence[str], instances: int, repeats: int = 1) -> tuple[str, ...]:
+    def marks(self, instances: int) -> TaskMarks:
+        """What keeps other stages off these instances."""
+        return TaskMarks.of(task_key(item) for item in self._items(instances, 1))
+
+    def open(
+        self, store: BlobStore, run: str, *, stage: str, harnesses: Iterable[str], models: Iterable[str], instances: int, repeats: int = 1
+    ) -> tuple[str, ...]:
         """The items, after the opening is in the store.
 
         Args:
             store: Keeps the opening.
-            key: Where.
-            artifacts: Hashes of all that will be measured. The same list may come again: a resumed measurement.
+            run: Run name: openings lie below it.
+            stage: Who asks; a stage opens once.
+            harnesses: Hashes of all that will be measured. The same ones may come again: a resumed measurement.
+            models: Their models' ids.
             instances: How many.
             repeats: Episodes per instance.
 
         Raises:
-            StoreError: It was opened before for something else: a decision after an opening may have used what it showed.
+            StoreError: The stage opened it before for something else: a decision after an opening may have used what it showed.
         """
-        opening = Opening(artifacts=tuple(sorted(artifacts)), instances=instances)
+        items = self._items(instances, repeats)
+        opening = Opening(
+            stage=stage,
+            harnesses=tuple(sorted(set(harnesses))),
+            models=tuple(sorted(set(models))),
+            instances=instances,
+            repeats=repeats,
+            items_hash=content_hash(list(items)),
+        )
+        key = join(run, _OPENINGS, f"{stage}.json")
         if store.put_if_absent(key, opening.to_bytes()) is PutResult.CONFLICT:
             before = Opening.from_bytes(store.get(key))
-            seen = (
-                f"opened for {len(before.artifacts)} artifacts on {before.instances} instances, now {len(opening.artifacts)} on {instances}"
-            )
-            raise StoreError("the test stream was opened before, for something else", seen=seen, fix="take another run name for a new test")
-        return self.items(instances, repeats=repeats)
+            if before != opening:
+                fix = "take another run name and another seed for a new test"
+                raise StoreError(
+                    "the test stream was opened before, for something else", seen=f"{before.words}; now {opening.words}", fix=fix
+                )
+        return items
+
+    def _items(self, instances: int, repeats: int) -> tuple[str, ...]:
+        first = self.root % _BLOCK
+        return draw_items(self.family, Stream.TEST, self.size, range(first, first + instances), diversity=self.diversity, repeats=repeats)
+
+
+def read_openings(store: BlobStore, run: str) -> tuple[Opening, ...]:
+    """Every opening of a run, by stage."""
+    keys = sorted(info.key for info in store.list(join(run, _OPENINGS) + "/"))
+    return tuple(map(Opening.from_bytes, fetch_all(store, keys)))

@@ -11,6 +11,7 @@ from coevo.errors import StoreError
 from coevo.evolve.ablate import AblationRecord
 from coevo.evolve.baselines import BaselineRecord
 from coevo.evolve.rounds import SearchRecord
+from coevo.evolve.tiers import Opening
 from coevo.identity import content_hash
 from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Record
 from coevo.store.artifacts import StageManifest
@@ -70,6 +71,7 @@ class ReportFacts(Record):
         transfer_comparisons: Pairs of `transfer`.
         grid: All cells on the test stream, one per training seed.
         comparisons: Pairs of `grid`.
+        openings: Every opening of the test stream; empty in facts of runs that did not record them.
         localizations, corrections: One per failed and per localized episode.
         datasets: Arm -> counts.
         tuning: Every arm at every learning rate of the grid.
@@ -94,6 +96,7 @@ class ReportFacts(Record):
     transfer_comparisons: tuple[Comparison, ...] = ()
     grid: tuple[Measurement, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    openings: tuple[Opening, ...] = ()
     localizations: tuple[Localization, ...] = ()
     corrections: tuple[Correction, ...] = ()
     datasets: dict[str, DatasetFigures] = Field(default_factory=dict)

@@ -131,7 +131,12 @@ def _model_rank(model: str) -> tuple[int, str]:
 
 
 def _grid(facts: ReportFacts) -> Numbers | None:
-    return _measured(facts, "evaluate", facts.grid, facts.comparisons)
+    """The cells, and how often the test stream was opened to measure them."""
+    made = _measured(facts, "evaluate", facts.grid, facts.comparisons)
+    if made is None:
+        return None
+    shown = [{**one.model_dump(mode="json"), "words": one.words} for one in facts.openings]
+    return {**made, "openings": shown}
 
 
 def _transfer(facts: ReportFacts) -> Numbers | None:

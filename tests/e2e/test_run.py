@@ -16,6 +16,8 @@ from tests.e2e.loop import Loop
 pytestmark = pytest.mark.timeout(1500)
 
 STAGES = {"evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "evaluate"}
+EPISODES = 12
+"""Test instances of the tiny config."""
 CELLS = ("base/h0", "base/h*", "expert/h0", "expert/h*", "correction/h0", "correction/h*", "imitation/h0", "imitation/h*")
 
 
@@ -26,6 +28,7 @@ def complete(loop: Loop, printed: str) -> None:
     for manifest in manifests.values():
         assert manifest.rows.total + len(manifest.owed) == manifest.expected
     assert all(cell in printed for cell in CELLS)
+    assert f"the test stream was opened by evaluate: {EPISODES} instances x 1, for 2 harnesses and 4 models" in printed
     page = next(line.partition("report: ")[2] for line in printed.splitlines() if "report: " in line)
     assert Path(page.strip()).read_text(encoding="utf-8").lower().startswith("<!doctype html")
 
