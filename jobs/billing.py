@@ -17,7 +17,7 @@ from coevo.prices import PriceSheet, load_prices
 from coevo.store.artifacts import Held
 from coevo.store.ledger import Spend
 from coevo.tasks.family import Size
-from jobs.estimates import row_tokens
+from jobs.estimates import EPISODES, row_tokens
 
 __all__ = ["Billing", "engine_rate", "estimated_usd", "expert_rate", "require_prices", "training_held", "training_rate", "training_usd"]
 
@@ -131,6 +131,12 @@ class Billing:
             return None
         due, self._paid_usd = usd - self._paid_usd, usd
         return due
+
+    def episode(self) -> Spend:
+        """Estimate of one episode of the weak model."""
+        one = EPISODES[Size(self._config.size)]
+        tokens = round(one.prompt_tokens + one.completion_tokens)
+        return Spend(usd=self.estimate_usd(tokens), tokens=tokens, episodes=1)
 
     def estimate_usd(self, tokens: float) -> float | None:
         """Dollars that so many tokens of the weak model should take."""

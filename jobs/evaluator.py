@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from coevo.evolve.budget import MeteredEvaluator
+from coevo.evolve.budget import MeteredEvaluator, check_search_budget
 from coevo.evolve.evaluator import Evaluator, Play
-from coevo.evolve.plan import closing_episodes, plan_search
+from coevo.evolve.plan import closing_episodes
 from coevo.evolve.search import SearchTask
 from coevo.evolve.stage import BatchStage, distinct, marked
 from coevo.models.null import NullSource
@@ -16,9 +16,8 @@ from coevo.ports import ModelSource
 from coevo.records import Episode, UsageRecord
 from coevo.rollout import AgentSource
 from coevo.store.harnesses import HarnessStore
-from coevo.store.ledger import Budget, Ledger, Spend, check_affordable
+from coevo.store.ledger import Ledger
 from jobs.context import RunContext
-from jobs.estimates import EPISODES
 
 __all__ = ["ClusterEvaluator", "metered"]
 
@@ -65,17 +64,13 @@ class ClusterEvaluator:
 @contextmanager
 def metered(context: RunContext, evaluator: Evaluator, task: SearchTask) -> Iterator[Evaluator]:
     """The evaluator, paid from the search's own budget where it has one."""
-    bounds = task.config.budget
-    if not bounds.bounded:
+    if not task.config.budget.bounded:
         yield evaluator
         return
-    tokens = round(EPISODES[task.size].prompt_tokens + EPISODES[task.size].completion_tokens)
-    budget = Budget(**bounds.model_dump())
+    each = context.billing.episode()
+    budget = check_search_budget(task.config, each=each)
     ledger = Ledger(context.store, budget=budget, prefix=f"{context.run}/ledger/{STAGE}")
-    each = Spend(usd=context.billing.estimate_usd(tokens), tokens=tokens, episodes=1)
-    closing = closing_episodes(task.config)
-    check_affordable(budget, seed=each.times(sum(closing.values())), candidate=each.times(plan_search(task.config).first_candidate))
-    paying = MeteredEvaluator(evaluator, ledger, each, closing)
+    paying = MeteredEvaluator(evaluator, ledger, each, closing_episodes(task.config))
     paying.hold()
     yield paying
     paying.release()

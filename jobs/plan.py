@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coevo.config import Arm, RunConfig
+from coevo.errors import ConfigError
+from coevo.evolve.budget import check_search_budget
 from coevo.evolve.gate import GatePlan, plan_gate
 from coevo.evolve.plan import SearchPlan, plan_search
 from coevo.evolve.search import SearchTask
 from coevo.tasks import load_family
 from coevo.tasks.family import Size
+from jobs.billing import Billing
 from jobs.display import quantity
 from jobs.estimates import EPISODES, EpisodeEstimate
 from jobs.plan_cost import StageCost, StageWork, cost_lines, plan_cost
@@ -116,7 +119,7 @@ class Plan:
         dollars = "no price known" if self.cost_usd is None else f"${self.cost_usd:,.2f}"
         lines = [head, *_table(self.stages, self.size), f"tokens are estimates: {basis}; dollars: {dollars}"]
         if self.gate is not None and self.search is not None:
-            lines.append(_gate_line(self.gate, self.search))
+            lines += [_gate_line(self.gate, self.search), self.search.least_words]
         return [*lines, *self.cost_lines, *self.facts, *(f"warning: {text}" for text in self.warnings)]
 
 
@@ -234,7 +237,7 @@ def _expert(config: RunConfig) -> str:
 
 
 def _warnings(plan: Plan, config: RunConfig) -> tuple[str, ...]:
-    out = []
+    out = [] if plan.search is None else _search_warnings(plan.search, config)
     if plan.gate is not None and plan.gate.power < 0.5:
         need = plan.gate.pairs_for_power
         out.append(f"a gate of {config.evolve.gate_instances} instances misses most gains of this size; --set evolve.gate_instances={need}")
@@ -245,6 +248,17 @@ def _warnings(plan: Plan, config: RunConfig) -> tuple[str, ...]:
     if config.budget.usd is not None and plan.cost_usd is not None and plan.cost_usd > config.budget.usd:
         out.append(f"about ${plan.cost_usd:,.2f}, the budget allows ${config.budget.usd:,.2f}: the run may stop early")
     return tuple(out)
+
+
+def _search_warnings(search: SearchPlan, config: RunConfig) -> list[str]:
+    """What the search's own budget does not cover, by the arithmetic that the search itself is refused by."""
+    each = Billing(config).episode()
+    try:
+        budget = check_search_budget(config.evolve, each=each)
+    except ConfigError as error:
+        return [f"evolve.budget: {error.what} ({error.seen}); the search will be refused"]
+    over = budget.overdrawn(each.times(search.search_episodes))
+    return [f"evolve.budget: the whole search may take more {unit} ({amount}), it may stop early" for unit, amount in over.items()]
 
 
 def _table(stages: Sequence[StagePlan], size: Size) -> list[str]:

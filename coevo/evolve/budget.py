@@ -10,13 +10,30 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from coevo.config import EvolveConfig
 from coevo.errors import BudgetExceeded
 from coevo.evolve.evaluator import Evaluator, Play
+from coevo.evolve.plan import plan_search
 from coevo.identity import content_hash
 from coevo.records import Episode
-from coevo.store.ledger import Ledger, Reservation, Spend
+from coevo.store.ledger import Budget, Ledger, Reservation, Spend, check_affordable
 
-__all__ = ["BudgetUsed", "MeteredEvaluator"]
+__all__ = ["BudgetUsed", "MeteredEvaluator", "check_search_budget"]
+
+
+def check_search_budget(config: EvolveConfig, *, each: Spend) -> Budget:
+    """The search's own budget, when it pays for the first candidate of every restart and for the end of the search (H4).
+
+    Args:
+        config: The search.
+        each: Estimate of one episode.
+
+    Raises:
+        ConfigError: It does not: the search would end before any restart had a verdict, or without its last measurement.
+    """
+    budget, plan = Budget(**config.budget.model_dump()), plan_search(config)
+    check_affordable(budget, seed=each.times(sum(plan.closing.values())), candidate=each.times(plan.first_candidates))
+    return budget
 
 
 class BudgetUsed(BudgetExceeded):

@@ -25,6 +25,7 @@ class SearchPlan:
         gate_episodes: Both sides and the null model, per generation.
         rung_episodes: For ranking restarts, in all.
         closing: What the end of the search plays, by purpose.
+        restarts: Restarts that begin together: each plays a generation before halving drops one.
         ablation: Without each component of as many edits as could be accepted, `_PARTS` components each.
         baselines: The baselines of the settings, each with the episodes of the search.
     """
@@ -34,6 +35,7 @@ class SearchPlan:
     gate_episodes: int
     rung_episodes: int
     closing: Mapping[str, int]
+    restarts: int = 1
     ablation: int = 0
     baselines: int = 0
 
@@ -49,12 +51,29 @@ class SearchPlan:
 
     @property
     def first_candidate(self) -> int:
-        """From nothing to the verdict on one candidate, without a race among several."""
+        """Of one restart, from nothing to the verdict on its first candidate."""
         return self.race_episodes + self.gate_episodes
+
+    @property
+    def first_candidates(self) -> int:
+        """Of all restarts, for they go side by side."""
+        return self.restarts * self.first_candidate
+
+    @property
+    def least(self) -> int:
+        """What a search must be able to pay: the first candidate of every restart, and its end, which is held back from the start."""
+        return self.first_candidates + sum(self.closing.values())
 
     def with_gates_of(self, pairs: int, *, gate_instances: int) -> SearchPlan:
         """The same search with gates of another size."""
         return replace(self, gate_episodes=self.gate_episodes + 2 * (pairs - gate_instances))
+
+    @property
+    def least_words(self) -> str:
+        """The least and the most in words."""
+        held = f" + {sum(self.closing.values()):,} held back for its end" if self.closing else ""
+        first = f"{self.restarts} x {self.first_candidate:,} to the first verdict of each restart{held}"
+        return f"search: at least {self.least:,} episodes ({first}), at most {self.search_episodes:,}"
 
     @property
     def words(self) -> str:
@@ -82,6 +101,7 @@ def plan_search(config: EvolveConfig) -> SearchPlan:
         gate_episodes=2 * config.gate_instances + NULL_EPISODES,
         rung_episodes=sum(rung.restarts for rung in rungs[:-1]) * config.search_instances,
         closing=closing_episodes(config),
+        restarts=config.restarts,
         ablation=config.ablate_instances * (3 + _PARTS * config.generations),
     )
     shown = config.baseline_instances * (2 + len(config.baselines))

@@ -83,12 +83,12 @@ class Budget(BaseModel):
 
 
 def check_affordable(budget: Budget, *, seed: Spend, candidate: Spend) -> None:
-    """Refuse a budget that can't pay for measuring the seed and one candidate (H4), before anything is spent.
+    """Refuse a budget that can't pay for measuring the seed and one candidate of every restart (H4), before anything is spent.
 
     Args:
         budget: The budget of the search.
-        seed: Estimate for measuring the starting harness.
-        candidate: Estimate for one candidate from proposal to verdict.
+        seed: Estimate for measuring the starting harness, and what else is played whatever is found.
+        candidate: Estimate for one candidate of every restart, from proposal to verdict.
 
     Raises:
         ConfigError: Naming each unit that falls short and what the least would be.
@@ -97,7 +97,7 @@ def check_affordable(budget: Budget, *, seed: Spend, candidate: Spend) -> None:
     if short:
         seen = ", ".join(f"{unit}: needs {amount}" for unit, amount in short.items())
         fix = "raise the budget to at least the first figure, or make the gate smaller"
-        raise ConfigError("the budget can't pay for the seed and one candidate", seen=seen, fix=fix)
+        raise ConfigError("the budget can't pay for the seed and one candidate of every restart", seen=seen, fix=fix)
 
 
 class EntryKind(StrEnum):

@@ -3,7 +3,7 @@
 1. The plan is a pure function of the configuration, and its counts follow from it.
 2. A verb's plan holds its own stage and what that stage needs, nothing else.
 3. It states the power of the gate, and how many pairs the target power takes.
-4. It says where a budget is smaller than the plan.
+4. It says where a budget is smaller than the plan, and where a search would be refused, in the search's own figures.
 5. The shipped configurations are valid and plan without a warning about the quickstart's gate.
 """
 
@@ -110,6 +110,24 @@ def test_a_budget_below_the_plan_is_named() -> None:
     assert sum("the budget allows" in text for text in plan.warnings) == 2
     roomy = make_plan(parse_config({**SMALL, "budget": {"episodes": 10**6, "tokens": 10**9}}))
     assert not any("budget" in text for text in roomy.warnings)
+
+
+def test_a_managed_search_counts_all_of_its_restarts() -> None:
+    """H4: what `--dry-run` prints is what the search is held to."""
+    managed = {**SMALL["evolve"], "restarts": 3, "parents": "pareto", "confirm_instances": 24}  # type: ignore[dict-item]
+    first, closing = 10 * (1 + 1 + 3) + 2 * 40 + 20, 3 * 40 + 2 * 24
+    least, most = 3 * first + closing, 6 * first + 3 * 10 + closing
+    told = f"search: at least {least:,} episodes (3 x {first:,} to the first verdict of each restart + {closing:,} held back for its end)"
+    assert f"{told}, at most {most:,}" in make_plan(parse_config({**SMALL, "evolve": managed})).lines()
+    said = {}
+    for episodes in (least - 1, least, most):
+        config = parse_config({**SMALL, "evolve": {**managed, "budget": {"episodes": episodes}}})
+        said[episodes] = [text for text in make_plan(config).warnings if "evolve.budget" in text]
+    (refused,), (early,) = said[least - 1], said[least]
+    assert f"episodes: needs {least} of {least - 1}" in refused
+    assert "will be refused" in refused
+    assert f"episodes ({most} of {least})" in early
+    assert said[most] == []
 
 
 def test_an_unknown_family_is_refused() -> None:

@@ -3,7 +3,7 @@
 1. Killed at ten random episodes and run again, it decides what an undisturbed search decides, to the byte.
 2. No committed episode is played twice: one attempt each; the ledger holds each batch once.
 3. Its own budget ends a search between two batches: what was paid stays, what was accepted stays, the last measurement is still made.
-4. A budget that can't pay for one candidate is refused before anything is spent.
+4. A budget that can't pay for one candidate of every restart is refused before anything is spent; the least that is taken suffices.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from random import Random
 import pytest
 
 from coevo.chat import Sampling
-from coevo.config import EvolveConfig
+from coevo.config import EvolveConfig, SearchBudgetConfig
 from coevo.errors import BudgetExceeded, ConfigError
-from coevo.evolve.budget import MeteredEvaluator
+from coevo.evolve.budget import MeteredEvaluator, check_search_budget
 from coevo.evolve.evaluator import Play
 from coevo.evolve.plan import closing_episodes, plan_search
 from coevo.evolve.rounds import SearchRecord
@@ -27,7 +27,7 @@ from coevo.evolve.simulated import FutileProposer, SimulatedEvaluator
 from coevo.harness.bundle import HarnessBundle
 from coevo.records import Attempt, Episode, EpisodeSpec, Grade, Status, UsageRecord
 from coevo.store.episodes import EpisodeStore
-from coevo.store.ledger import Budget, Ledger, Spend, check_affordable
+from coevo.store.ledger import Budget, Ledger, Spend
 from coevo.store.local import LocalStore
 from coevo.tasks import load_family
 from coevo.tasks.family import Size
@@ -113,6 +113,10 @@ class Bench:
         return record, coins, ledger
 
 
+def bounded(episodes: int) -> EvolveConfig:
+    return CONFIG.model_copy(update={"budget": SearchBudgetConfig(episodes=episodes)})
+
+
 def spent(ledger: Ledger) -> tuple[int, int]:
     return ledger.spent.episodes, ledger.spent.tokens
 
@@ -142,8 +146,7 @@ def test_killed_at_ten_points_it_decides_the_same_and_pays_nothing_twice(tmp_pat
 def test_its_own_budget_ends_the_search_between_two_batches(tmp_path: Path) -> None:
     """Promise 3: enough for the first gates and the end, not for all generations."""
     free, whole, _ = Bench(tmp_path / "free").run()
-    first = plan_search(CONFIG).first_candidate * CONFIG.restarts
-    bounds = Budget(episodes=first + sum(closing_episodes(CONFIG).values()))
+    bounds = Budget(episodes=plan_search(CONFIG).least)
     record, coins, ledger = Bench(tmp_path / "bound", bounds).run()
     assert "the search's budget is used" in record.stopped
     assert coins.played < whole.played
@@ -162,5 +165,11 @@ def test_too_small_a_budget_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(BudgetExceeded):
         Bench(tmp_path, Budget(episodes=3)).run()
     assert list(tmp_path.glob("**/episodes/*")) == []
-    with pytest.raises(ConfigError, match="one candidate"):
-        check_affordable(Budget(episodes=40), seed=Spend(), candidate=EACH.times(plan_search(CONFIG).first_candidate))
+    least = plan_search(CONFIG).least
+    one = plan_search(CONFIG.model_copy(update={"restarts": 1})).first_candidate
+    assert least == 2 * one + sum(closing_episodes(CONFIG).values())
+    for episodes in (40, one + sum(closing_episodes(CONFIG).values()), least - 1):
+        with pytest.raises(ConfigError, match="one candidate of every restart") as caught:
+            check_search_budget(bounded(episodes), each=EACH)
+        assert f"{least} of {episodes}" in str(caught.value.seen)
+    assert check_search_budget(bounded(least), each=EACH) == Budget(episodes=least)
