@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from coevo.errors import ConfigError
 from coevo.evolve.evaluator import Evaluator, Play
+from coevo.evolve.faults import faults_by_component
 from coevo.evolve.rounds import Confirmation
 from coevo.evolve.search import SearchTask
 from coevo.evolve.tiers import SelectionTier
@@ -37,6 +38,8 @@ class Ablation(BaseModel):
         firings: Mean firings per episode of the whole harness; None for what has no moment of its own (prompt, tools shown, limits).
         tokens: Mean tokens per episode that it costs (with - without).
         dispensable: See the module docstring.
+        off: Episodes of the whole harness in which it was switched off (it crashed, or was too slow or too large); None for what can't be,
+            and in older records.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,6 +49,7 @@ class Ablation(BaseModel):
     firings: float | None = None
     tokens: float | None = None
     dispensable: bool = False
+    off: int | None = None
 
 
 class AblationRecord(Record):
@@ -129,15 +133,17 @@ def ablate(base: HarnessBundle, best: HarnessBundle, task: SearchTask, *, evalua
 def _row(
     unit: Unit, best: HarnessBundle, variants: Mapping[str, HarnessBundle], played: Sequence[Mapping[str, Episode]], seed: int
 ) -> Ablation:
-    firings = _firings(unit, played[0]) if unit.name.startswith(_FIRING_ROLES) else None
+    acts = unit.name.startswith(_FIRING_ROLES)
+    firings = _firings(unit, played[0]) if acts else None
+    off = faults_by_component(played[0].values()).get(unit.name, 0) if acts else None
     if unit.name not in variants:
-        return Ablation(component=unit.name, firings=firings)
+        return Ablation(component=unit.name, firings=firings, off=off)
     without = played[1 + list(variants).index(unit.name)]
     made = Confirmation.of(("without", "with"), (variants[unit.name], best), (without, played[0]), seed=seed)
     if made is None:
-        return Ablation(component=unit.name, firings=firings)
+        return Ablation(component=unit.name, firings=firings, off=off)
     tokens, spare = _tokens(played[0]) - _tokens(without), _dispensable(made.comparison, firings)
-    return Ablation(component=unit.name, comparison=made.comparison, firings=firings, tokens=tokens, dispensable=spare)
+    return Ablation(component=unit.name, comparison=made.comparison, firings=firings, tokens=tokens, dispensable=spare, off=off)
 
 
 def _dispensable(earned: Comparison, firings: float | None) -> bool:

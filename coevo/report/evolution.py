@@ -74,7 +74,8 @@ def evolution_lines(record: SearchRecord, ablation: AblationRecord | None, basel
     for part in ablation.components if ablation is not None else ():
         earned = "others build on it" if part.comparison is None else f"earns {part.comparison.delta:+.3f}, {part.comparison.verdict}"
         fired = "" if part.firings is None else f", {part.firings:.2f} firings an episode"
-        lines.append(f"  {part.component}: {earned}{fired}{'; earns nothing' if part.dispensable else ''}")
+        off = f", switched off in {part.off} of {ablation.instances} episodes" if ablation is not None and part.off else ""
+        lines.append(f"  {part.component}: {earned}{fired}{off}{'; earns nothing' if part.dispensable else ''}")
     if ablation is not None and ablation.check is not None:
         lines.append(f"without what earns nothing: {'kept so' if ablation.pruned else 'not shown to lose little, all of them stay'}")
     for row in baselines.rows if baselines is not None else ():
