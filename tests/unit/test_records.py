@@ -13,9 +13,14 @@ import pytest
 from pydantic import ValidationError
 
 import coevo.records
+from coevo.evolve.ablate import AblationRecord
 from coevo.evolve.archive import Archive, ArchiveRecord, Candidate
+from coevo.evolve.baselines import BaselineRecord
 from coevo.evolve.gate import GateDecision
 from coevo.evolve.proposals import ProposalRecord
+from coevo.evolve.rounds import SearchRecord
+from coevo.evolve.tiers import Opening
+from coevo.harness.bundle import HarnessBundle
 from coevo.identity import canonical_json, content_hash, derive_seed, short
 from coevo.records import Episode, EpisodeSpec, Localization, Measurement, Record, Verdict
 from coevo.store.artifacts import StageManifest
@@ -25,7 +30,11 @@ from coevo.store.ledger import LedgerEntry
 FOLDER = Path(__file__).parents[1] / "data" / "records"
 _NAMED = [getattr(coevo.records, name) for name in coevo.records.__all__]
 CORE = [kind for kind in _NAMED if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record]
-_FURTHER: list[type[Record]] = [StageManifest, LedgerEntry, GateDecision, Candidate, ArchiveRecord, ProposalRecord, HarnessRecord]
+_SEARCHED: list[type[Record]] = [SearchRecord, AblationRecord, BaselineRecord, Opening]
+_FURTHER: list[type[Record]] = [
+    *(StageManifest, LedgerEntry, GateDecision, Candidate, ArchiveRecord, ProposalRecord, HarnessRecord),
+    *_SEARCHED,
+]
 KINDS = {kind.__name__: kind for kind in [*CORE, *_FURTHER]}
 
 
@@ -128,3 +137,16 @@ def test_the_stored_archive_still_chooses() -> None:
     first, last = archive.candidates[0], archive.candidates[-1]
     assert archive.lineage(last.harness_hash)[0] == first
     assert sum(archive.weights().values()) > 0
+
+
+def test_a_stored_search_still_gives_its_harness() -> None:
+    """What later stages read of it: the winner's files under their own hash, and the harness that pruning left."""
+    found, ablation = SearchRecord.from_bytes(stored("SearchRecord")), AblationRecord.from_bytes(stored("AblationRecord"))
+    assert HarnessBundle.from_files(found.best).hash == found.best_hash
+    assert found.accepted == 2
+    assert {one.harness_hash for one in found.finalists} == {one.best_hash for one in found.restarts}
+    assert (ablation.base_hash, ablation.full_hash) == (found.base_hash, found.best_hash)
+    assert all(part.off is None for part in ablation.components), "written before it was counted"
+    rows = {row.name: row for row in BaselineRecord.from_bytes(stored("BaselineRecord")).rows}
+    assert rows["h0"].measurement.harness_hash == found.base_hash
+    assert set(Opening.from_bytes(stored("Opening")).harnesses) == {found.base_hash, found.best_hash}
