@@ -1,6 +1,9 @@
 """What a proposer is: from a parent harness and what its search-stream episodes show, to edits, each one mechanism.
 
-A proposer gets `Evidence` and nothing else: no selection or test episode can be put into it (I8), and no grader or store.
+A proposer gets a parent, `Evidence` and a random generator, and nothing else: no selection or test episode can be put into the evidence
+(I8), and no grader or store. It runs in the process of the search, but nothing that it is given leads to a tier, a family, the run's seed
+or an instance of another stream (`tests/unit/test_proposer_reach.py` walks every reference). An LLM reaches less: the tools of its
+workshop. Limit: a proposer class of a user's own is trusted code, and may import what it was not given.
 Contract (`tests/contract/test_proposers.py`): every edit's bundle differs from the parent and from the other edits, names the parent as
 `parent`, passes `coevo.harness.lint`, and cites turns that exist; equal inputs and an equally seeded `rng` give equal edits, as far as the
 model behind an LLM allows. `propose` may be called from several threads.
