@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 
 import orjson
 
+from coevo.display import Display
 from coevo.errors import CoevoError
 from coevo.ports import BlobStore, Progress
-from jobs.display import Display
 
 __all__ = ["Beacon", "BeaconDisplay", "read_beacon"]
 

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import coevo
 from coevo.config import RunConfig
+from coevo.display.pace import quantity
 from coevo.errors import CoevoError, boundary
 from coevo.harness.sandbox import SandboxPool
 from coevo.identity import content_hash
 from coevo.mini.model import MINI_PATH, folder_model_id
-from jobs.display import quantity
 
 __all__ = [
     "Check",

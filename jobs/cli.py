@@ -20,8 +20,8 @@ from typing import Annotated, NoReturn, Protocol
 import typer
 
 from coevo.config import RunConfig, load_config
+from coevo.display import Display, DisplayKind, open_display
 from coevo.errors import CoevoError
-from jobs.display import Display, DisplayKind, open_display
 from jobs.harness import build_harness_app
 
 __all__ = ["STAGES", "Result", "build_app", "guarded", "main", "run_stage"]

@@ -16,6 +16,7 @@ from cluster.stores import open_source
 from coevo import __version__
 from coevo.chat import Sampling
 from coevo.config import RunConfig
+from coevo.display import Display
 from coevo.errors import PartialResultError, StoreOutage
 from coevo.formats import chat_format
 from coevo.harness.bundle import HarnessBundle
@@ -37,7 +38,6 @@ from coevo.tasks import load_family
 from coevo.tasks.family import Size, Style, TaskFamily
 from jobs.beacon import BeaconDisplay
 from jobs.billing import Billing, require_prices
-from jobs.display import Display
 from jobs.expert import ExpertAccount, check_prices, expert_identity, expert_recipe, probe_endpoint, rewriter
 from jobs.plan import EPISODES
 

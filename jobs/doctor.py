@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from cluster.s3 import S3Source
 from cluster.stores import open_source
 from coevo.config import RunConfig
+from coevo.display import Display
 from coevo.ports import StoreSource
 from jobs import checks, checks_remote
 from jobs.checks import Check, Outcome
-from jobs.display import Display
 
 __all__ = ["examine"]
 

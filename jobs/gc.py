@@ -13,9 +13,10 @@ import typer
 
 from cluster.stores import open_source
 from coevo.config import RunConfig
+from coevo.display import Display
+from coevo.display.pace import quantity
 from coevo.ports import BlobStore
 from coevo.store.garbage import Garbage, Retention, find_garbage, find_old_runs, remove_garbage
-from jobs.display import Display, quantity
 
 __all__ = ["collect", "retention_of"]
 

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from coevo.config import load_config
+from coevo.display import DisplayKind, open_display
 from coevo.errors import ConfigError, nearest
 from coevo.harness.edits import changes_between, component_texts
 from coevo.harness.lint import lint
 from coevo.identity import short
 from coevo.tasks import FAMILIES, load_family
 from coevo.tasks.family import Size
-from jobs.display import DisplayKind, open_display
 from jobs.harness_names import find_harness
 
 __all__ = ["build_harness_app"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coevo.display import Display
 from coevo.tasks.scaffold import write_skeleton
-from jobs.display import Display
 
 __all__ = ["create"]
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coevo.config import Arm, RunConfig
+from coevo.display.pace import quantity
 from coevo.errors import ConfigError
 from coevo.evolve.budget import check_search_budget
 from coevo.evolve.gate import GatePlan, plan_gate
@@ -19,7 +20,6 @@ from coevo.evolve.search import SearchTask
 from coevo.tasks import load_family
 from coevo.tasks.family import Size
 from jobs.billing import Billing
-from jobs.display import quantity
 from jobs.estimates import EPISODES, EpisodeEstimate
 from jobs.plan_cost import StageCost, StageWork, cost_lines, plan_cost
 

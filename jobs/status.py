@@ -14,6 +14,8 @@ from pydantic import ValidationError
 
 from cluster.stores import open_source
 from coevo.config import RunConfig
+from coevo.display import Display
+from coevo.display.pace import duration
 from coevo.ports import BlobStore
 from coevo.records import Status
 from coevo.store.artifacts import StageManifest
@@ -21,7 +23,6 @@ from coevo.store.episodes import EpisodeStore
 from coevo.store.ledger import Budget, Ledger, Spend
 from coevo.store.run_directory import config_differences
 from jobs.beacon import Beacon, read_beacon
-from jobs.display import Display, duration
 
 __all__ = ["Attempts", "RunStatus", "StageStatus", "read_status", "show_run", "show_status"]
 

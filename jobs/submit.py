@@ -7,9 +7,9 @@ from pathlib import Path
 
 from cluster.submission import JobsServer, JobState, Submission, SubmissionPlan
 from coevo.config import RunConfig
+from coevo.display import Display
 from coevo.errors import ConfigError, nearest
 from jobs.cli import INTERRUPTED, STAGES
-from jobs.display import Display
 
 __all__ = ["main"]
 

@@ -10,10 +10,10 @@ from pytest_httpserver import HTTPServer
 
 from cluster.s3 import S3Source, S3Store
 from coevo.config import RunConfig
+from coevo.display import DisplayKind, open_display
 from coevo.store.probe import PROBE_PREFIX
 from jobs.checks import Outcome
 from jobs.checks_remote import check_clock, check_jobs_server, check_store, check_store_keys, check_uploads
-from jobs.display import DisplayKind, open_display
 from jobs.doctor import examine
 from tests.seaweed import KEYS, SeaweedServer
 

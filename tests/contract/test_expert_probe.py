@@ -18,11 +18,11 @@ from typer.testing import Result as Outcome
 from werkzeug import Request, Response
 
 from coevo.config import RunConfig
+from coevo.display import Display
 from coevo.store import LocalSource
 from coevo.store.ledger import Budget, Ledger
 from jobs.cli import build_app
 from jobs.context import RunContext, StageResult
-from jobs.display import Display
 
 KEY = "sk-probe-very-secret"
 

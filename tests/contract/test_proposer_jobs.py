@@ -17,11 +17,11 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from coevo.config import RunConfig, parse_config
+from coevo.display import DisplayKind, open_display
 from coevo.errors import BudgetExceeded, ConfigError
 from coevo.evolve.propose import Evidence
 from coevo.rewrite.turn import turn_json
 from jobs.context import RunContext
-from jobs.display import DisplayKind, open_display
 from jobs.proposer import open_proposer, proposal_log
 from tests.contract.test_llm_proposer import reply
 from tests.unit.shelf import FAMILY, base, mixed_episodes

@@ -23,6 +23,7 @@ import pytest
 
 from coevo.config import RunConfig, load_config
 from coevo.dataset.guard import check_rows
+from coevo.display import DisplayKind, open_display
 from coevo.errors import ModelError
 from coevo.formats import chat_format
 from coevo.models.tokenizer import FolderTokenizer
@@ -33,7 +34,6 @@ from coevo.rollout import RolloutStage, draw_items
 from coevo.store.tables import encode_records, table_of
 from coevo.tasks.family import Stream
 from jobs.context import RunContext
-from jobs.display import DisplayKind, open_display
 
 CONFIG = Path(__file__).resolve().parents[2] / "jobs" / "configs" / "smollm2.yaml"
 CANARY_ROWS = 32

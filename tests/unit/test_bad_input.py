@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from typer.testing import Result as Outcome
 
 from coevo.config import RunConfig
+from coevo.display import Display
 from coevo.mini.harnesses import base_demo, hand_made
 from coevo.tasks import load_family
 from jobs.cli import build_app
 from jobs.context import RunContext, StageResult
-from jobs.display import Display
 
 FAMILY = load_family("payroll")
 

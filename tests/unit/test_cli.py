@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 from typer.testing import Result as Outcome
 
 from coevo.config import RunConfig
+from coevo.display import Display
 from coevo.errors import CoevoError, ConfigError, InfraError, PartialResultError, PrerequisiteError, StoreError
 from jobs.cli import INTERRUPTED, STAGES, build_app
-from jobs.display import Display
 
 ROOT = Path(__file__).resolve().parents[2]
 HELP_ONLY = """

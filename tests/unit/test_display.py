@@ -14,8 +14,12 @@ from collections.abc import Callable
 
 import pytest
 
+from coevo.display import Display
+from coevo.display.bars import RichDisplay
+from coevo.display.json_lines import JsonDisplay
+from coevo.display.pace import Pace, duration, quantity
+from coevo.display.plain import PlainDisplay
 from coevo.ports import Progress
-from jobs.display import Display, JsonDisplay, Pace, PlainDisplay, RichDisplay, duration, quantity
 
 
 class Clock:

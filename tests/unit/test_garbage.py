@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coevo.config import RetentionConfig, RunConfig
+from coevo.display import DisplayKind, open_display
 from coevo.identity import content_hash
 from coevo.records import Attempt
 from coevo.store.artifacts import StageWriter, is_done, read_manifest
 from coevo.store.garbage import Garbage, Retention, find_garbage, find_old_runs, remove_garbage
 from coevo.store.local import LocalStore
-from jobs.display import DisplayKind, open_display
 from jobs.gc import collect
 
 RUN = "r"

@@ -18,6 +18,7 @@ import pytest
 
 from coevo.config import EvolveConfig, parse_config
 from coevo.dataset.guard import require_disjoint
+from coevo.display.plain import PlainDisplay
 from coevo.errors import ConfigError, StoreError
 from coevo.evolve.campaign import run_campaign
 from coevo.evolve.evaluator import Evaluator, Play
@@ -33,7 +34,6 @@ from coevo.store.local import LocalStore
 from coevo.tasks import load_family
 from coevo.tasks.family import Size, Stream, TaskInstance
 from jobs.context import RunContext
-from jobs.display import PlainDisplay
 from jobs.rollout import rollout_items
 from jobs.streams import evaluation_tasks, open_test, sealed_digest, transfer_items
 

@@ -16,6 +16,7 @@ import pytest
 
 from coevo.chat import Sampling
 from coevo.config import RunConfig
+from coevo.display.plain import PlainDisplay
 from coevo.ports import Progress
 from coevo.records import Adapter, Attempt, Episode, EpisodeSpec, Grade, Status
 from coevo.store.artifacts import StageWriter
@@ -24,7 +25,6 @@ from coevo.store.ledger import Budget, Ledger, Spend
 from coevo.store.local import LocalStore
 from coevo.store.run_directory import RunDirectory
 from jobs.beacon import BeaconDisplay, read_beacon
-from jobs.display import PlainDisplay
 from jobs.status import read_status, show_run, show_status
 
 
