@@ -25,8 +25,9 @@ from coevo.mini.model import folder_model_id, mini_path
 from coevo.models.reference import ReferenceSource
 from coevo.ports import BlobStore, Executor, ItemState, MapReport, ModelSource, Progress, Stage, StoreSource
 from coevo.records import Record
-from coevo.rewrite.expert import ExpertSource
-from coevo.rewrite.llm import ExpertPlayerSource, LLMRecipe
+from coevo.rewrite.account import ExpertAccount
+from coevo.rewrite.expert import ExpertSource, ReferenceExpertSource
+from coevo.rewrite.llm import ExpertPlayerSource, LLMExpertSource, LLMRecipe
 from coevo.rewrite.spend import PaidSource
 from coevo.rollout import AgentSource
 from coevo.store.artifacts import StageKey, StageManifest, StageWriter, input_hash, read_manifest
@@ -38,7 +39,7 @@ from coevo.tasks import load_family
 from coevo.tasks.family import Size, Style, TaskFamily
 from jobs.beacon import BeaconDisplay
 from jobs.billing import Billing, require_prices
-from jobs.expert import ExpertAccount, check_prices, expert_identity, expert_recipe, probe_endpoint, rewriter
+from jobs.expert import check_prices, expert_account, expert_identity, expert_recipe, probe_endpoint
 from jobs.plan import EPISODES
 
 if TYPE_CHECKING:
@@ -198,13 +199,13 @@ class RunContext:
     @cached_property
     def account(self) -> ExpertAccount:
         """Pays the expert."""
-        return ExpertAccount(self.config, self.store, self.ledger, self.recipe)
+        return expert_account(self.config, self.store, self.ledger, self.recipe)
 
     @property
     def rewriter(self) -> ExpertSource:
         """The expert as one who rewrites turns, its pool started where it has one."""
         self._start_expert()
-        return rewriter(self.recipe)
+        return ReferenceExpertSource() if self.recipe is None else LLMExpertSource(self.recipe)
 
     @property
     def expert_identity(self) -> dict[str, str]:

@@ -1,11 +1,8 @@
-"""The expert of a run: who it is, what its turns are bought for, and whether it answers at all."""
+"""The expert of a run: who it is, what a call of it should cost, and whether it answers at all."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.stores import open_source
@@ -13,41 +10,37 @@ from coevo.chat import Usage
 from coevo.config import RunConfig
 from coevo.errors import ConfigError
 from coevo.models.openai_api import OpenAISource
-from coevo.models.recorded import RecordedSource, RecordingSource, recorded_usage
-from coevo.ports import BlobStore, ItemOutcome, ItemState, StoreSource
+from coevo.models.recorded import RecordedSource, RecordingSource
+from coevo.ports import BlobStore, StoreSource
 from coevo.prices import TokenPrice, load_prices
-from coevo.rewrite.expert import ExpertSource, ReferenceExpertSource
-from coevo.rewrite.llm import LLMExpertSource, LLMRecipe
-from coevo.rewrite.spend import noted_spend, still_due, use_of
+from coevo.rewrite.account import ExpertAccount
+from coevo.rewrite.llm import LLMRecipe
+from coevo.rewrite.spend import use_of
 from coevo.store.ledger import Ledger, Spend
 from coevo.tasks.family import Size
+from jobs.estimates import EPISODES
 from jobs.expert_pool import NODE_HOURS, expert_pool_source
-from jobs.plan import EPISODES
 
 __all__ = [
-    "ExpertAccount",
-    "Round",
     "call_estimate",
     "check_prices",
-    "endpoint",
+    "expert_account",
     "expert_identity",
     "expert_price",
     "expert_recipe",
     "probe_endpoint",
-    "rewriter",
 ]
 
 RECORDED = "expert"
 """Below the run: every answer that was paid for."""
 
-_PROBES = "expert/probe/"
 _HEAD_TOKENS = 1_000
 """Instructions and tool schemas of an expert's prompt."""
 _TELLING = 2
 """An expert's prompt in tokens, per token of the weak model's: JSON turns, and the failed turn with its checks."""
 
 
-def endpoint(config: RunConfig) -> OpenAISource | None:
+def _endpoint(config: RunConfig) -> OpenAISource | None:
     """The endpoint that is asked; None when the run asks none. Each rollout worker keeps its share of the rate limits."""
     expert, workers = config.expert, config.rollout.workers
     if expert.kind != "openai":
@@ -98,7 +91,7 @@ def check_prices(config: RunConfig) -> None:
 
 def expert_recipe(config: RunConfig, store: StoreSource) -> LLMRecipe | None:
     """The LLM and how it is asked, recorded on the way or from a recording; None for the reference policy."""
-    expert, source = config.expert, endpoint(config)
+    expert, source = config.expert, _endpoint(config)
     folder = None if expert.recording is None else open_source(expert.recording)
     if source is not None:
         model: Any = RecordingSource(source, folder) if folder else RecordingSource(source, store, f"{config.name}/{RECORDED}")
@@ -110,11 +103,6 @@ def expert_recipe(config: RunConfig, store: StoreSource) -> LLMRecipe | None:
     else:
         return None
     return LLMRecipe(model, expert.temperature, expert.max_tokens, expert_price(config))
-
-
-def rewriter(recipe: LLMRecipe | None) -> ExpertSource:
-    """Who rewrites."""
-    return ReferenceExpertSource() if recipe is None else LLMExpertSource(recipe)
 
 
 def expert_identity(config: RunConfig, recipe: LLMRecipe | None) -> dict[str, str]:
@@ -131,7 +119,7 @@ def probe_endpoint(config: RunConfig) -> Spend | None:
     Raises:
         PrerequisiteError: The key is missing, or the endpoint can't be reached, refuses the key or does not know the model.
     """
-    source = endpoint(config)
+    source = _endpoint(config)
     if source is None:
         return None
 
@@ -154,65 +142,9 @@ def call_estimate(config: RunConfig, recipe: LLMRecipe) -> Spend:
     return Spend(usd=use.usd, tokens=prompt + recipe.max_tokens)
 
 
-@dataclass(slots=True)
-class Round:
-    """One fan-out's expert spending, item by item; `owed` when an item has no record that could say what was asked for it."""
-
-    spends: list[Spend] = field(default_factory=list)
-    owed: bool = False
-
-    def take(self, outcome: ItemOutcome) -> None:
-        """Count one item."""
-        self.spends.append(noted_spend(outcome.note))
-        self.owed |= outcome.state is ItemState.OWED
-
-
-class ExpertAccount:
-    """Pays an LLM expert from the run's ledger, under names of its own, so that its dollars stay apart from the engines'.
-
-    An item's note says what its record took, tries included. What was asked for an item that stays owed stands in the run's recording
-    alone, so a round with owed items pays all that is recorded and not paid. Limit: with `expert.recording` elsewhere only notes count.
-    """
-
-    def __init__(self, config: RunConfig, store: BlobStore, ledger: Ledger, recipe: LLMRecipe | None) -> None:
-        self._config, self._store, self._ledger, self._recipe = config, store, ledger, recipe
-
-    @contextmanager
-    def holding(self, name: str, calls: int) -> Iterator[Round]:
-        """Hold what `calls` may take, settle what the round took less what earlier rounds of the same work have paid.
-
-        Raises:
-            BudgetExceeded: The reservation would pass the budget.
-            ConfigError: Dollars are bounded and the expert has no price.
-        """
-        this = Round()
-        if self._recipe is None or not calls:
-            yield this
-            return
-        earlier = self._settled(f"expert/{name}/")
-        with self._ledger.reservation(
-            f"expert/{name}/{len(earlier)}", estimate=call_estimate(self._config, self._recipe).times(calls)
-        ) as paid:
-            yield this
-            due = still_due(this.spends, earlier)
-            if this.owed and self._config.expert.recording is None:
-                recorded = still_due([self._recorded(), *self._settled(_PROBES)], self._settled("expert/"))
-                due = recorded if recorded.tokens > due.tokens else due
-            paid.add(due)
-
-    def pay_probe(self, spend: Spend | None) -> None:
-        """Enter what the question before the run cost."""
-        if spend is not None:
-            with self._ledger.reservation(f"{_PROBES}{len(self._settled(_PROBES))}", estimate=spend) as paid:
-                paid.add(spend)
-
-    def _settled(self, start: str) -> list[Spend]:
-        found = (one for one in self._ledger.reservations() if one.name.startswith(start))
-        return [one.settled for one in found if one.settled is not None]
-
-    def _recorded(self) -> Spend:
-        """Every answer in the run's recording."""
-        usage = recorded_usage(self._store, f"{self._config.name}/{RECORDED}")
-        price = self._recipe.price if self._recipe is not None else None
-        use = use_of(usage, calls=0, price=price)
-        return Spend(usd=use.usd, tokens=usage.prompt_tokens + usage.completion_tokens)
+def expert_account(config: RunConfig, store: BlobStore, ledger: Ledger, recipe: LLMRecipe | None) -> ExpertAccount:
+    """Pays the run's expert; the reference policy costs nothing."""
+    if recipe is None:
+        return ExpertAccount(store, ledger)
+    own = f"{config.name}/{RECORDED}" if config.expert.recording is None else None
+    return ExpertAccount(store, ledger, price=recipe.price, per_call=call_estimate(config, recipe), recording=own)

@@ -19,10 +19,11 @@ from coevo.config import RunConfig, parse_config
 from coevo.errors import BudgetExceeded, ConfigError
 from coevo.models.recorded import RecordingModel
 from coevo.ports import ItemOutcome, ItemState
+from coevo.rewrite.account import ExpertAccount
 from coevo.rewrite.spend import expert_note, use_of
 from coevo.store import LocalSource
 from coevo.store.ledger import Budget, Ledger, Spend
-from jobs.expert import ExpertAccount, call_estimate, expert_recipe
+from jobs.expert import call_estimate, expert_account, expert_recipe
 
 PRICES = "extends: shipped\ntokens:\n  big: {prompt: 1.0, completion: 1.0, as_of: 2026-01-01}\n"
 
@@ -54,7 +55,7 @@ class Bench:
         return Ledger(self.store, budget=self.budget, prefix="run/ledger")
 
     def account(self) -> ExpertAccount:
-        return ExpertAccount(self.config, self.store, self.ledger, self.recipe)
+        return expert_account(self.config, self.store, self.ledger, self.recipe)
 
     def ask(self, *seeds: int) -> None:
         """Asked and recorded, as a worker does."""
