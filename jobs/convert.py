@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.cli import guarded
+from jobs.exits import guarded
 
 __all__ = ["main"]
 

@@ -18,7 +18,7 @@ import typer
 
 from cluster.study import POLICIES, Study, StudyResult, load_study, play
 from coevo.prices import Market, PriceSheet
-from jobs.cli import guarded
+from jobs.exits import guarded
 from jobs.simulate_plot import Curve, Panel, draw
 
 __all__ = ["PolicyFigures", "Range", "figures", "main", "sensitivity"]

@@ -9,7 +9,8 @@ from cluster.submission import JobsServer, JobState, Submission, SubmissionPlan
 from coevo.config import RunConfig
 from coevo.display import Display
 from coevo.errors import ConfigError, nearest
-from jobs.cli import INTERRUPTED, STAGES
+from jobs.cli import STAGES
+from jobs.exits import INTERRUPTED
 
 __all__ = ["main"]
 

@@ -24,7 +24,8 @@ from typer.testing import Result as Outcome
 from coevo.config import RunConfig
 from coevo.display import Display
 from coevo.errors import CoevoError, ConfigError, InfraError, PartialResultError, PrerequisiteError, StoreError
-from jobs.cli import INTERRUPTED, STAGES, build_app
+from jobs.cli import STAGES, build_app
+from jobs.exits import INTERRUPTED
 
 ROOT = Path(__file__).resolve().parents[2]
 HELP_ONLY = """
