@@ -409,6 +409,8 @@ class EvaluateConfig(Config):
     `train.learning_rates`."""
     repeats: int = Field(1, ge=1)
     """Episodes per instance and cell."""
+    under_h0: tuple[Arm, ...] | None = None
+    """Arms that are also measured under the base harness; null: all. The base model and the expert always are."""
     level: float = Field(0.95, gt=0.5, lt=1)
     """Coverage of the intervals."""
 

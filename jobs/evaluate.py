@@ -43,7 +43,10 @@ def _manifest(context: RunContext) -> StageManifest:
         "items": sealed_digest(context),
         "models": content_hash(models),
     }
-    settings = {"sampling": context.sampling, "expert": context.expert_identity}
+    under_h0 = context.config.evaluate.under_h0
+    settings: dict[str, object] = {"sampling": context.sampling, "expert": context.expert_identity}
+    if under_h0 is not None:
+        settings["under_h0"] = under_h0
     done = context.finished(STAGE, inputs, settings)
     if done is not None:
         return done
@@ -54,10 +57,10 @@ def _manifest(context: RunContext) -> StageManifest:
     measured = measure_cells(context, cells, items, STAGE)
     for adapter in trained:
         source = published(context, adapter)
-        cells = [
-            Cell(f"{adapter.arm}/{name}", context.agent(source, bundle), "merged", adapter.seed)
-            for name, bundle in (("h0", context.base_harness), ("h*", best))
-        ]
+        harnesses = {"h0": context.base_harness, "h*": best}
+        if under_h0 is not None and adapter.arm not in under_h0:
+            del harnesses["h0"]
+        cells = [Cell(f"{adapter.arm}/{name}", context.agent(source, one), "merged", adapter.seed) for name, one in harnesses.items()]
         measured += measure_cells(context, cells, items, STAGE)
     return write_measurements(writer, measured)
 

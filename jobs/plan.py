@@ -168,7 +168,8 @@ def _learning(config: RunConfig) -> list[StagePlan]:
     imitated = Arm.IMITATION in arms or Arm.IMITATION_FULL in arms
     expert = min(config.localize.rollouts, config.dataset.rows // EXPERT_TURNS) if imitated else 0
     expert += config.localize.failures if Arm.EXPERT_FINISH in arms else 0
-    cells = 2 * (1 + adapters)
+    under_h0 = arms if evaluate.under_h0 is None else [arm for arm in arms if arm in evaluate.under_h0]
+    cells = 2 + adapters + len(under_h0) * len(train.seeds)
     played = evaluate.instances * evaluate.repeats
     return [
         StagePlan("dataset", expert_episodes=expert, rows=len(arms) * config.dataset.rows, note=f"arms {', '.join(arms)}"),

@@ -24,6 +24,7 @@ SETTINGS = (
     "dataset.arms=[correction, imitation]",
     f"train.learning_rates={list(RATES)}",
     "evaluate.tuning_instances=10",
+    "evaluate.under_h0=[imitation]",
 )
 
 
@@ -49,6 +50,8 @@ def test_a_grid_of_learning_rates(tmp_path: Path) -> None:
     assert set(adapters) < set(trained)
     assert len(trained) == len(adapters) + 1, "the stage's own manifest, and no adapter more"
     grid = [Measurement.model_validate(one) for one in orjson.loads(store.get(loop.manifests()["evaluate"].output("grid").key))]
+    assert {one.name for one in grid} >= {"imitation/h0", "imitation/h*", "correction/h*"}
+    assert "correction/h0" not in {one.name for one in grid}, "it was not asked for under h0"
     assert not {key for one in grid for key in one.success} & set(cells[0].success)
     again = loop.run("run", *SETTINGS)
     assert again.returncode == 0, again.stderr[-3000:]

@@ -58,6 +58,12 @@ def test_a_grid_of_learning_rates_is_counted_once() -> None:
     assert "tune" not in stages(make_plan(parse_config(SMALL)))
 
 
+def test_arms_that_are_not_wanted_under_h0_are_not_counted_there() -> None:
+    """Base and imitation under both harnesses, correction under h* alone, two seeds each."""
+    some = {**SMALL, "evaluate": {"instances": 30, "under_h0": ["imitation"]}}
+    assert stages(make_plan(parse_config(some)))["evaluate"].episodes == (2 + 2 * 2 + 2) * 30
+
+
 def test_tokens_are_counts_times_the_stated_constants() -> None:
     config = parse_config({**SMALL, "size": "standard"})
     plan = make_plan(config)
