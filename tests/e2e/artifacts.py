@@ -14,8 +14,8 @@ from coevo.ports import BlobStore
 
 __all__ = ["artifacts", "differing", "made_without_engines"]
 
-CLOCKS = {"wall_s", "gpu_s", "cpu_s", "training_s", "seconds", "cost_usd", "compute_usd", "usd", "attempts"}
-"""Fields that hold times, or what follows from them."""
+CLOCKS = {"wall_s", "gpu_s", "cpu_s", "training_s", "seconds", "cost_usd", "compute_usd", "usd", "attempts", "resumed_at_step"}
+"""Fields that hold times, what follows from them, or at which step a training that lost a worker went on."""
 
 ENGINES_ONLY = ("/publish.json", "/references-", "/report.json")
 """What publishing leaves when something is really served, and the report that tells of it."""
