@@ -4,7 +4,6 @@
     python tests/bench/bench_kills.py FOLDER --phase serve --seed 2 --kills 8
     python tests/bench/bench_kills.py FOLDER --phase train --seed 3 --kills 8
     python tests/bench/bench_kills.py FOLDER --finish                             # every job to its end, without kills; then the verdict
-    python tests/bench/bench_kills.py FOLDER --phase evolve --seed 4 --kills 10   # whole in itself: kills, the end, and its own verdict
 
 Slices share FOLDER and may be repeated with other seeds: jobs go on where the last slice left them. `play` is the rollout stage with the
 reference policy as its model, slowed down to 0.15 s a turn (whole episodes without the cost of an engine's start); `serve` is
@@ -13,11 +12,7 @@ The nodes are real (`cluster.local_nodes`), a killed one is replaced at once by 
 before its work is done is started again. Targets and moments are drawn from the seed.
 
 A row of FOLDER/kills.jsonl: what was killed, and the seconds until the next commit (`commit_s`) and until all is as before (`whole_s`):
-every process of each kind back, engines listening, and a commit after that.
-
-`evolve` is `coevo evolve` as users run it on one machine: a managed search with ablation and a baseline. Its weak model is recorded once
-by a real engine; after that a search is played from the recording without a disturbance, and again with the driver killed at points drawn
-among its episodes. What both left must be equal, and no episode may have a second attempt that ended in an outcome.
+every process of each kind back, engines listening, and a commit after that. `bench_search_kills.py` kills a harness search.
 """
 
 from __future__ import annotations
@@ -32,7 +27,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -57,14 +51,11 @@ from coevo.ports import ChatModel, TrainingJob  # noqa: E402
 from coevo.records import LossSpan, PromptOrigin, TrainingRow  # noqa: E402
 from coevo.rollout import AgentSource, RolloutStage, draw_items  # noqa: E402
 from coevo.store.artifacts import StageManifest, StageWriter  # noqa: E402
-from coevo.store.ledger import Budget, Ledger, Spend  # noqa: E402
 from coevo.store.local import LocalSource  # noqa: E402
 from coevo.store.tables import encode_records, table_of  # noqa: E402
 from coevo.store.verify import verify_run  # noqa: E402
 from coevo.tasks import load_family  # noqa: E402
 from coevo.tasks.family import Size, Stream, Style  # noqa: E402
-from tests.e2e.artifacts import differing  # noqa: E402
-from tests.e2e.loop import Loop  # noqa: E402
 
 SPEC = NodeSpec(num_cpus=4)
 LIMIT_S = 200.0
@@ -349,99 +340,6 @@ def campaign(folder: Path, phase: str, *, seed: int, kills: int, budget_s: float
     print(f"{job.commits()} commits; drivers started: {job.starts}")
 
 
-@dataclass
-class Search:
-    """One `coevo evolve` in a folder of its own, its weak model recorded or played from the recording."""
-
-    loop: Loop
-    model: tuple[str, ...]
-
-    @classmethod
-    def of(cls, folder: Path, *model: str) -> Search:
-        folder.mkdir(parents=True, exist_ok=True)
-        return cls(Loop(folder / "store", f"{RUN}-evolve"), model)
-
-    def committed(self) -> frozenset[str]:
-        """Ids of the episodes that are durable."""
-        return frozenset(key.rpartition("/")[2] for key in self.loop.keys("episodes/"))
-
-    def count(self) -> int:
-        """How many; a look at the folder, which is cheap enough to be taken twenty times a second."""
-        folder = self.loop.store / self.loop.name / "episodes"
-        return sum(name.endswith(".json.zst") for name in os.listdir(folder)) if folder.is_dir() else 0
-
-    def until(self, episodes: int | None) -> tuple[float | None, int]:
-        """Start the command and SIGKILL it at so many episodes (None: never); seconds to its first commit, and its exit code."""
-        before, began = self.count(), time.monotonic()
-        first: float | None = None
-
-        def ready() -> bool:
-            nonlocal first
-            there = self.count()
-            if first is None and there > before:
-                first = time.monotonic() - began
-            return episodes is not None and there >= max(episodes, before + 1)
-
-        code = self.loop.kill_when(ready, verb="evolve", overrides=(*SEARCHED, *self.model), timeout_s=LIMIT_S * 5)
-        return first, code
-
-    def finished(self) -> bool:
-        return "evolve" in self.loop.manifests()
-
-    def paid(self) -> list[tuple[str, int, int]]:
-        """Every ledger of the run: its place, episodes and tokens settled; nothing may be held any more."""
-        store = LocalSource(str(self.loop.store)).open()
-        places = sorted({info.key.rpartition("/ledger/")[0] for info in store.list(f"{self.loop.name}/") if "/ledger/" in info.key})
-        ledgers = [(place, Ledger(store, budget=Budget(), prefix=place)) for place in places]
-        assert all(ledger.held == Spend() for _, ledger in ledgers), "a reservation is open"
-        return [(place, ledger.spent.episodes, ledger.spent.tokens) for place, ledger in ledgers]
-
-    def artifacts(self) -> dict[str, object]:
-        """All that is stored, the search's record included, but for clocks; ledgers, which hold seconds, are compared by `paid`."""
-        return {key: data for key, data in self.loop.artifacts().items() if "/ledger/" not in key}
-
-
-def kill_search(folder: Path, *, seed: int, kills: int) -> int:
-    """Record, replay whole, replay cut; the table and the verdict. 0 when both replays left the same and nothing was paid twice."""
-    recorded = Search.of(folder / "recorded", f"weak.recording={folder / 'recorded' / 'recording'}", "weak.engine=transformers")
-    replay = (recorded.model[0], "weak.engine=recorded")
-    whole, cut = Search.of(folder / "whole", *replay), Search.of(folder / f"cut-{seed}", *replay)
-    for one in (recorded, whole):
-        if not one.finished() and one.until(None)[1] != 0:
-            raise SystemExit(f"the undisturbed search failed; see {one.loop.store.parent}/{one.loop.name}.log")
-    total = whole.count()
-    points = sorted(random.Random(seed).sample(range(1, total - 2), kills))
-    print(f"phase evolve, seed {seed}: {total} episodes undisturbed; SIGKILL of the driver at {points}")
-    print("kill  episodes committed  next commit after the restart, s")
-    safe, recovered = list[frozenset[str]](), list[float]()
-    for number, point in enumerate([*points, None]):
-        first, code = cut.until(point)
-        if number and first is not None:
-            recovered.append(first)
-        if number:
-            print(f"{number:4d}  {len(safe[-1]):18d}  {'none was due' if first is None else f'{first:.1f}'}")
-        if point is not None:
-            assert code == -signal.SIGKILL, f"the driver ended with {code} before kill {number + 1}"
-            safe.append(cut.committed())
-    assert code == 0, f"the resumed search ended with {code}"
-    return judge_search(whole, cut, safe, recovered)
-
-
-def judge_search(whole: Search, cut: Search, safe: list[frozenset[str]], recovered: list[float]) -> int:
-    left, right = whole.artifacts(), cut.artifacts()
-    unequal, outcomes = differing(left, right), cut.loop.outcomes()
-    lost = frozenset().union(*safe) - cut.committed()
-    twice = {id: count for id, count in outcomes.items() if count > 1}
-    print(f"{len(safe)} kills; seconds to the next commit, median {statistics.median(recovered):.1f}, largest {max(recovered):.1f}")
-    counts = dict(sorted(Counter(outcomes.values()).items()))
-    print(f"attempts with an outcome -> episodes: {counts}; committed before a kill and gone: {len(lost)}")
-    print(f"artifacts compared: {len(left)}, the search's record among them; differing: {unequal or 0}")
-    same = whole.paid() == cut.paid()
-    print(f"ledgers (place, episodes, tokens), {'equal' if same else 'NOT EQUAL'}: {cut.paid()}")
-    sound = verify_run(LocalSource(str(cut.loop.store)).open(), cut.loop.name).sound
-    return 0 if same and sound and not (lost or twice or unequal) else 1
-
-
 def finish(folder: Path) -> int:
     """Bring both phases to their end and judge."""
     os.environ["PAUSE_S"] = "0.01"
@@ -487,25 +385,6 @@ def verdict(folder: Path) -> int:
     return 0 if manifests and not lost and all(one.sound for one in checks) else 1
 
 
-SEARCHED = (
-    "evolve.restarts=2",
-    "evolve.generations=2",
-    "evolve.proposals=3",
-    "evolve.search_instances=20",
-    "evolve.gate_instances=40",
-    "evolve.parents=pareto",
-    "evolve.futility_share=0.5",
-    "evolve.max_lost_share=1.0",
-    "evolve.alpha=0.5",
-    "evolve.ablate_instances=8",
-    "evolve.baselines=[prompt_only]",
-    "evolve.baseline_instances=8",
-    "evolve.budget.episodes=5000",
-    "weak.replicas=1",
-    "rollout.concurrency=1",
-)
-"""Beside `tiny.yaml`: a search that does everything, in some hundred episodes; alpha so large that small gates accept something. One
-episode at a time: a recording answers at once, and a kill is to meet the count that was drawn for it."""
 PLAYED = 4000
 SERVED = 400
 STEPS = 60
@@ -515,7 +394,7 @@ TRAININGS = 8
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--phase", choices=[*KINDS, "evolve"], default="play")
+    parser.add_argument("--phase", choices=KINDS, default="play")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--budget-s", type=float, default=240.0)
@@ -532,8 +411,6 @@ def main() -> int:
         return verdict(chosen.folder)
     elif chosen.finish:
         return finish(chosen.folder)
-    elif chosen.phase == "evolve":
-        return kill_search(chosen.folder, seed=chosen.seed, kills=chosen.kills)
     else:
         campaign(chosen.folder, chosen.phase, seed=chosen.seed, kills=chosen.kills, budget_s=chosen.budget_s)
     return 0
