@@ -10,7 +10,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from coevo.config import PlacementConfig
 
-__all__ = ["actor_placement", "beside_driver", "on_node", "worker_bundle"]
+__all__ = ["actor_placement", "beside_driver", "on_node", "process_needs", "worker_bundle"]
 
 
 def actor_placement(
@@ -34,6 +34,17 @@ def beside_driver() -> dict[str, Any]:
 def on_node(node_id: str) -> dict[str, Any]:
     """Options of a small actor that belongs to one node and dies with it."""
     return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False)}
+
+
+def process_needs(placement: PlacementConfig, num_cpus: float) -> dict[str, Any]:
+    """What a pool or executor passes on to Ray for each of its processes."""
+    return {
+        "num_cpus": num_cpus if placement.num_cpus is None else placement.num_cpus,
+        "num_gpus": placement.num_gpus,
+        "memory_bytes": int(placement.memory_gib * (1 << 30)),
+        "resources": dict(placement.resources),
+        "spread": placement.spread is not False,
+    }
 
 
 def worker_bundle(placement: PlacementConfig) -> dict[str, float]:

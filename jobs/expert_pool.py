@@ -53,8 +53,9 @@ def expert_pool_source(config: RunConfig) -> RenderedSource:
 
 def expert_pool_config(config: RunConfig) -> PoolConfig:
     """The pool behind `expert_pool_source`, placed as `cluster.pools.expert` says."""
+    from cluster.engines.configured import engine_config
+    from cluster.placement import process_needs
     from cluster.servers import PoolConfig
-    from jobs.serving import engine_config, process_needs
 
     folder, served = _folder(config), config.expert.pool
     engine = engine_config(served, path=folder, model_id=folder_model_id(folder), seed=config.seed)

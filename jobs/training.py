@@ -48,7 +48,7 @@ def train_adapter(context: RunContext, arm: Arm, *, seed: int, learning_rate: fl
 
 
 def _train(context: RunContext, job: TrainingJob) -> tuple[Adapter, float]:
-    from jobs.serving import trainer
+    from jobs.trainer import trainer
 
     if context.config.cluster.release_engines:
         context.serving.rest()

@@ -117,7 +117,7 @@ def publish(context: RunContext, adapter: Adapter, rows: list[tuple[tuple[int, .
 
 
 def train(context: RunContext, rows: list[TrainingRow], epochs: int) -> Adapter:
-    from jobs.serving import trainer
+    from jobs.trainer import trainer
 
     key = f"{context.run}/rows-{len(rows)}.parquet"
     context.store.put_if_absent(key, encode_records(rows, table_of(TrainingRow)))
