@@ -169,7 +169,7 @@ class Opening(Record):
     @property
     def words(self) -> str:
         """The opening for people."""
-        what = f"{len(self.harnesses)} harnesses and {len(self.models)} models"
+        what = f"{len(self.models)} models under {len(self.harnesses)} harness{'' if len(self.harnesses) == 1 else 'es'}"
         return f"{self.stage}: {self.instances} instances x {self.repeats}, for {what}"
 
 

@@ -28,7 +28,7 @@ def complete(loop: Loop, printed: str) -> None:
     for manifest in manifests.values():
         assert manifest.rows.total + len(manifest.owed) == manifest.expected
     assert all(cell in printed for cell in CELLS)
-    assert f"the test stream was opened by evaluate: {EPISODES} instances x 1, for 2 harnesses and 4 models" in printed
+    assert f"the test stream was opened by evaluate: {EPISODES} instances x 1, for 4 models under " in printed
     page = next(line.partition("report: ")[2] for line in printed.splitlines() if "report: " in line)
     assert Path(page.strip()).read_text(encoding="utf-8").lower().startswith("<!doctype html")
 
