@@ -277,12 +277,17 @@ class EvolveConfig(Config):
 class LocalizeConfig(Config):
     """Which turn of a failed episode is to blame."""
 
-    added: ClassVar[frozenset[str]] = frozenset({"evidence", "judges", "first_look", "skip_same_call"})
+    added: ClassVar[frozenset[str]] = frozenset({"evidence", "judges", "first_look", "skip_same_call", "rows", "max_rollouts"})
 
     failures: int = Field(160, ge=1)
-    """Failed episodes of the evolved agent to work on, at most."""
+    """Failed episodes of the evolved agent to work on, at most; with `rows`, of each wave."""
     rollouts: int = Field(400, ge=1)
-    """Episodes of the search stream played to find them."""
+    """Episodes of the search stream played to find them; with `rows`, in each wave."""
+    rows: int = Field(0, ge=0)
+    """Verified rewrites wanted. 0 takes what one wave of `rollouts` gives; else further waves are rolled out, localized and rewritten until
+    there are so many, or `max_rollouts` are played. Failures that one rewrite can turn are rare with some models."""
+    max_rollouts: int | None = Field(None, ge=1)
+    """Ceiling of the episodes that all waves roll out; `rows` needs one."""
     candidates: int = Field(2, ge=1)
     """Turns tried per episode, most telling evidence first."""
     continuations: int = Field(6, ge=1)
@@ -297,6 +302,20 @@ class LocalizeConfig(Config):
     """Continuations per variant at the first of two looks; null takes half. A small first look drops hopeless turns early."""
     skip_same_call: bool = False
     """Pass a turn over when the expert makes the very call that the weak model made: no continuations are spent on it."""
+
+    @model_validator(mode="after")
+    def _waves_end(self) -> Self:
+        if self.rows and self.max_rollouts is None:
+            raise ValueError(f"rows={self.rows} needs max_rollouts, the most episodes to roll out for them")
+        if self.max_rollouts is not None and not self.rows:
+            raise ValueError(f"max_rollouts={self.max_rollouts} bounds the waves that rows asks for: set rows, or leave it out")
+        if self.max_rollouts is not None and self.max_rollouts < self.rollouts:
+            raise ValueError(f"max_rollouts={self.max_rollouts} is less than one wave, rollouts={self.rollouts}")
+        return self
+
+    def wave_settings(self) -> dict[str, Any]:
+        """The section as it enters the identity of one wave's stages: neither the rows wanted nor the ceiling change what a wave holds."""
+        return {name: value for name, value in self.settings().items() if name not in {"rows", "max_rollouts"}}
 
 
 class RewriteConfig(Config):

@@ -6,7 +6,7 @@ A stage whose manifest exists is answered from the store: resuming a finished ru
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -76,6 +76,13 @@ RESUMABLE = (
 """What may differ when a run is resumed: where, how fast and how far, not what."""
 
 
+def _cluster(context: RunContext) -> AbstractContextManager[Serving]:
+    """Ray, imported when it is needed."""
+    from jobs.serving import Serving
+
+    return Serving.open(context)
+
+
 @dataclass(frozen=True, slots=True)
 class StageResult:
     """What a stage tells at its end."""
@@ -95,13 +102,21 @@ class RunContext:
     directory: RunDirectory | None = None
     stack: ExitStack = field(default_factory=ExitStack)
     phase: int | None = None
+    serve: Callable[[RunContext], AbstractContextManager[Serving]] | None = None
     _manifests: dict[StageKey, StageManifest] = field(default_factory=dict)
     _begun: set[StageKey] = field(default_factory=set)
 
     @classmethod
     @contextmanager
-    def open(cls, config: RunConfig, *, display: Display) -> Iterator[RunContext]:
+    def open(
+        cls, config: RunConfig, *, display: Display, serve: Callable[[RunContext], AbstractContextManager[Serving]] | None = None
+    ) -> Iterator[RunContext]:
         """Open the run's store and claim its name.
+
+        Args:
+            config: The run.
+            display: Who is told.
+            serve: What serves models and executes stages once that is needed; None starts or joins a cluster.
 
         Raises:
             ConfigError: Unknown family, format or harness, or the name belongs to another configuration; nothing is written then.
@@ -112,7 +127,7 @@ class RunContext:
         chat_format(config.weak.chat_format)
         source = open_source(config.store)
         source.open().head(f"{config.name}/config.json")  # a store that can't be reached is told at once, not waited for
-        context = cls(config, source, PatientStore(source.open(), patience_s=config.rollout.outage_patience_s), display)
+        context = cls(config, source, PatientStore(source.open(), patience_s=config.rollout.outage_patience_s), display, serve=serve)
         context.base_harness, context.weak_model_id  # noqa: B018 - both refuse bad input before the name is claimed
         check_prices(config)
         require_prices(config)
@@ -175,11 +190,9 @@ class RunContext:
     @cached_property
     def serving(self) -> Serving:
         """Cluster, pools and executors, started now."""
-        from jobs.serving import Serving
-
         if self.directory is not None and not self.directory.fresh:
             self.account.pay_probe(probe_endpoint(self.config))
-        return self.stack.enter_context(Serving.open(self))
+        return self.stack.enter_context((self.serve or _cluster)(self))
 
     @property
     def weak_source(self) -> ModelSource:

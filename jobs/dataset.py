@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import orjson
@@ -22,8 +22,7 @@ from coevo.store.tables import arrow_schema
 from jobs.context import RunContext, StageResult
 from jobs.evolve import evolved_harness
 from jobs.material import dataset_material
-from jobs.rewrite import rewrite_manifest
-from jobs.rollout import rollout_items, rollout_manifest
+from jobs.rewrite import Wave, mining_manifest, waves
 from jobs.streams import evaluation_tasks
 
 __all__ = ["data_hash", "dataset_facts", "dataset_manifest", "main"]
@@ -37,9 +36,8 @@ def dataset_manifest(context: RunContext) -> StageManifest:
     Outputs: the records of each arm (`<arm>`), the same rows as TRL and `datasets` read them (`<arm>-sft`), preference pairs where they are
     wanted (`preferences`), and `facts.json`.
     """
-    config, bundle = context.config, evolved_harness(context)
-    rolled, rewritten = rollout_manifest(context, bundle), rewrite_manifest(context)
-    inputs = {"rollout": rolled.input_hash, "rewrite": rewritten.input_hash, "harness": bundle.hash}
+    config, bundle, mined = context.config, evolved_harness(context), waves(context)
+    inputs = _inputs(context, mined) | {"harness": bundle.hash}
     settings = {
         "dataset": config.dataset.model_dump(mode="json"),
         "max_length": config.train.max_length,
@@ -49,10 +47,10 @@ def dataset_manifest(context: RunContext) -> StageManifest:
     done = context.finished(STAGE, inputs, settings)
     if done is not None:
         return done
-    material = dataset_material(context, bundle, rolled, context.key(STAGE, inputs, settings).prefix)
+    material = dataset_material(context, bundle, mined, context.key(STAGE, inputs, settings).prefix)
     fitted = _fitted(context, material)
     arms = equalize({arm: one.rows for arm, one in fitted.items()}, token_tolerance=config.dataset.token_tolerance)
-    facts = _checked(context, arms, {arm: one.cut for arm, one in fitted.items()})
+    facts = _checked(context, arms, {arm: one.cut for arm, one in fitted.items()}, [item for one in mined for item in one.items])
     cut = sum(one.cut for one in fitted.values())
     writer = context.writer(STAGE, inputs, settings, expected=cut + sum(len(rows) for rows in arms.values()))
     if cut:
@@ -60,6 +58,13 @@ def dataset_manifest(context: RunContext) -> StageManifest:
     _write(writer, context, arms, material)
     writer.write_bytes("facts.json", orjson.dumps(facts, option=orjson.OPT_SORT_KEYS))
     return writer.commit()
+
+
+def _inputs(context: RunContext, mined: tuple[Wave, ...]) -> dict[str, str]:
+    if context.config.localize.rows:
+        return {"mining": mining_manifest(context, mined).input_hash}
+    rolled, _, rewritten = mined[0].manifests
+    return {"rollout": rolled.input_hash, "rewrite": rewritten.input_hash}
 
 
 def _fitted(context: RunContext, material: Material) -> dict[Arm, FittedRows]:
@@ -72,10 +77,12 @@ def _fitted(context: RunContext, material: Material) -> dict[Arm, FittedRows]:
     return fitted
 
 
-def _checked(context: RunContext, arms: Mapping[str, list[TrainingRow]], cut: Mapping[Arm, int]) -> dict[str, dict[str, object]]:
+def _checked(
+    context: RunContext, arms: Mapping[str, list[TrainingRow]], cut: Mapping[Arm, int], mined: Sequence[str]
+) -> dict[str, dict[str, object]]:
     """Facts of every arm; raises for a row that must not be trained on."""
     config, evaluated = context.config, evaluation_tasks(context)
-    require_disjoint([parse_item(item)[0].key for item in rollout_items(context)], evaluated)
+    require_disjoint([parse_item(item)[0].key for item in mined], evaluated)
     tokenizer, syntax = FolderTokenizer(context.weak_path), chat_format(config.weak.chat_format)
     ratios, facts = token_ratios(arms), {}
     for arm, rows in arms.items():

@@ -20,14 +20,14 @@ __all__ = ["localizations", "localize_manifest", "main", "singles_prefix"]
 STAGE = "localize"
 
 
-def _inputs(context: RunContext) -> dict[str, str]:
+def _inputs(context: RunContext, wave: int) -> dict[str, str]:
     bundle = evolved_harness(context)
-    return {"rollout": rollout_manifest(context, bundle).input_hash, "harness": bundle.hash}
+    return {"rollout": rollout_manifest(context, bundle, wave).input_hash, "harness": bundle.hash}
 
 
 def _settings(context: RunContext) -> dict[str, Any]:
     """With the expert where it is an LLM: its turns are what is tried at a suspect."""
-    settings = context.config.localize.settings()
+    settings = context.config.localize.wave_settings()
     return settings if context.recipe is None else settings | {"expert": context.expert_identity}
 
 
@@ -43,25 +43,25 @@ def _calls(context: RunContext) -> int:
     return context.config.localize.candidates + sum(asks.get(style, 1) for style in context.config.localize.judges)
 
 
-def singles_prefix(context: RunContext) -> str:
-    """Where the localizations lie one by one, before compaction."""
-    return context.key(STAGE, _inputs(context), _settings(context)).prefix
+def singles_prefix(context: RunContext, wave: int = 0) -> str:
+    """Where a wave's localizations lie one by one, before compaction."""
+    return context.key(STAGE, _inputs(context, wave), _settings(context)).prefix
 
 
-def localize_manifest(context: RunContext) -> StageManifest:
-    """Localize what is owed and close the stage."""
-    config, inputs = context.config.localize, _inputs(context)
+def localize_manifest(context: RunContext, wave: int = 0) -> StageManifest:
+    """Localize what is owed of a wave and close its stage."""
+    config, inputs = context.config.localize, _inputs(context, wave)
     done = context.finished(STAGE, inputs, _settings(context))
     if done is not None:
         return done
     bundle = evolved_harness(context)
-    failed, _ = mined(context, rollout_manifest(context, bundle))
+    failed, _ = mined(context, rollout_manifest(context, bundle, wave))
     failed = failed[: config.failures]
     writer = context.writer(STAGE, inputs, _settings(context), expected=len(failed))
     stage = LocalizeStage(
         agent=context.agent(context.weak_source, bundle),
         store=context.store_source,
-        prefix=singles_prefix(context),
+        prefix=singles_prefix(context, wave),
         episodes_prefix=context.run,
         candidates=config.candidates,
         continuations=config.continuations,
@@ -77,9 +77,9 @@ def localize_manifest(context: RunContext) -> StageManifest:
     return context.close_records(writer, report, lambda id: read_localization(context.store, stage.prefix, id), name="localizations")
 
 
-def localizations(context: RunContext) -> list[Localization]:
-    """All localizations, in the order of the failed episodes."""
-    return list(read_records(context.store, localize_manifest(context).outputs, Localization))
+def localizations(context: RunContext, wave: int = 0) -> list[Localization]:
+    """A wave's localizations, in the order of its failed episodes."""
+    return list(read_records(context.store, localize_manifest(context, wave).outputs, Localization))
 
 
 def main(context: RunContext) -> StageResult:

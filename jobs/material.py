@@ -12,10 +12,8 @@ from coevo.harness.tools import resolve_tools
 from coevo.ports import MapReport
 from coevo.records import Correction, Episode
 from coevo.rollout import RolloutStage
-from coevo.store.artifacts import StageManifest
 from jobs.context import RunContext
-from jobs.rewrite import corrections
-from jobs.rollout import mined, rollout_items
+from jobs.rewrite import Wave
 
 __all__ = ["dataset_material"]
 
@@ -26,20 +24,22 @@ _CORRECTED = frozenset(Arm) - {Arm.IMITATION, Arm.IMITATION_FULL}
 """Arms that need the corrections: for their rows, or to know which turns of its own the weak model should see beside them."""
 
 
-def dataset_material(context: RunContext, bundle: HarnessBundle, rolled: StageManifest, prefix: str) -> Material:
+def dataset_material(context: RunContext, bundle: HarnessBundle, mined: Sequence[Wave], prefix: str) -> Material:
     """Everything that `dataset.arms` need, and no more.
 
     Args:
         context: The run.
         bundle: The evolved harness.
-        rolled: The rollout that failures and successes come from.
+        mined: The waves that failures, successes and corrections come from.
         prefix: Where answers of the expert go.
     """
     arms, config = set(context.config.dataset.arms), context.config
-    failed_ids, succeeded = mined(context, rolled)
-    records = corrections(context) if arms & _CORRECTED or config.dataset.preference_pairs else []
+    succeeded = [id for wave in mined for id in wave.succeeded]
+    wanted = arms & _CORRECTED or config.dataset.preference_pairs
+    records = [one for wave in mined for one in wave.corrections] if wanted else []
     verified = [one for one in records if one.verified]
-    suspected = failed_ids[: config.localize.failures] if Arm.CORRECTION_UNVERIFIED in arms else []
+    examined = [id for wave in mined for id in wave.failed[: config.localize.failures]]
+    suspected = examined if Arm.CORRECTION_UNVERIFIED in arms else []
     needed = list(dict.fromkeys([*(one.episode_id for one in verified), *suspected]))
     failed = dict(zip(needed, context.episodes.get_all(needed), strict=True))
     corrected = [failed[one.episode_id] for one in verified]
@@ -51,7 +51,9 @@ def dataset_material(context: RunContext, bundle: HarnessBundle, rolled: StageMa
         corrections=records,
         failed=failed,
         successes=context.episodes.get_all(succeeded) if arms - {Arm.IMITATION} else (),
-        experts=_expert_episodes(context, bundle) if arms & {Arm.IMITATION, Arm.IMITATION_FULL} else (),
+        experts=_expert_episodes(context, bundle, [item for wave in mined for item in wave.items])
+        if arms & {Arm.IMITATION, Arm.IMITATION_FULL}
+        else (),
         unverified=asked(Arm.CORRECTION_UNVERIFIED, lambda: at_suspect(failed[id] for id in suspected)),
         at_random=asked(Arm.RANDOM_TURN, lambda: at_random(corrected, seed=config.seed)),
         at_last=asked(Arm.LAST_TURN, lambda: at_last(corrected)),
@@ -78,9 +80,9 @@ def _takeovers(
     return tuple(Takeover(episode, one.turn) for episode, one in zip(played, settled, strict=True))
 
 
-def _expert_episodes(context: RunContext, bundle: HarnessBundle) -> list[Episode]:
+def _expert_episodes(context: RunContext, bundle: HarnessBundle, mined: Sequence[str]) -> list[Episode]:
     """The expert on the rollout's instances, under the same harness."""
-    items = rollout_items(context)[: context.config.dataset.rows // _TURNS_PER_EPISODE]
+    items = mined[: context.config.dataset.rows // _TURNS_PER_EPISODE]
     agent = context.agent(context.expert_source(bundle), bundle)
     report = context.fan_out(RolloutStage(agent, context.store_source, context.run, "dataset/expert"), items, bulk=False)
     return context.episodes.get_all([agent.spec(item).id for item in _settled(context, "dataset/expert", report)])

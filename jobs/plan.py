@@ -17,6 +17,7 @@ from coevo.evolve.budget import check_search_budget
 from coevo.evolve.gate import GatePlan, plan_gate
 from coevo.evolve.plan import SearchPlan, plan_search
 from coevo.evolve.search import SearchTask
+from coevo.localize.waves import wave_ranges
 from coevo.tasks import load_family
 from coevo.tasks.family import Size
 from jobs.billing import Billing
@@ -149,14 +150,24 @@ def _mining(config: RunConfig) -> list[StagePlan]:
         out.append(StagePlan("evolve", episodes=search.episodes, note=search.words))
     both = 2 * config.evaluate.transfer_instances
     out.append(StagePlan("transfer", episodes=both, expert_episodes=both, note="h0 and h*, weak model and expert"))
-    out.append(StagePlan("rollout", episodes=localize.rollouts, note="h*, search stream"))
-    tried = localize.failures * localize.candidates * localize.continuations * VARIANTS
-    note = f"{localize.failures} failures x {localize.candidates} suspects x {VARIANTS} variants x {localize.continuations}"
+    rollouts, failures = _mined_at_most(config)
+    count = len(wave_ranges(localize))
+    waves = f"; at most {count} waves of {localize.rollouts}, fewer once {localize.rows} rows are verified" if localize.rows else ""
+    out.append(StagePlan("rollout", episodes=rollouts, note=f"h*, search stream{waves}"))
+    tried = failures * localize.candidates * localize.continuations * VARIANTS
+    note = f"{failures} failures x {localize.candidates} suspects x {VARIANTS} variants x {localize.continuations}"
     out.append(StagePlan("localize", continuations=tried, note=note))
-    verified = localize.failures * config.rewrite.candidates * localize.continuations
-    note = f"{localize.failures} turns x {config.rewrite.candidates} rewrites x {localize.continuations}"
+    verified = failures * config.rewrite.candidates * localize.continuations
+    note = f"{failures} turns x {config.rewrite.candidates} rewrites x {localize.continuations}"
     out.append(StagePlan("rewrite", continuations=verified, note=note))
     return out
+
+
+def _mined_at_most(config: RunConfig) -> tuple[int, int]:
+    """Rollouts and failures of all waves up to the ceiling."""
+    waves = wave_ranges(config.localize)
+    rollouts = sum(len(one) for one in waves)
+    return rollouts, config.localize.failures if len(waves) == 1 else sum(min(config.localize.failures, len(one)) for one in waves)
 
 
 def _learning(config: RunConfig) -> list[StagePlan]:
@@ -166,8 +177,9 @@ def _learning(config: RunConfig) -> list[StagePlan]:
     fresh = adapters - (len(arms) if tried else 0)  # the first seed at the chosen rate was trained by `tune`
     steps = math.ceil(config.dataset.rows / train.global_batch) * train.epochs
     imitated = Arm.IMITATION in arms or Arm.IMITATION_FULL in arms
-    expert = min(config.localize.rollouts, config.dataset.rows // EXPERT_TURNS) if imitated else 0
-    expert += config.localize.failures if Arm.EXPERT_FINISH in arms else 0
+    rollouts, failures = _mined_at_most(config)
+    expert = min(rollouts, config.dataset.rows // EXPERT_TURNS) if imitated else 0
+    expert += failures if Arm.EXPERT_FINISH in arms else 0
     under_h0 = arms if evaluate.under_h0 is None else [arm for arm in arms if arm in evaluate.under_h0]
     cells = 2 + adapters + len(under_h0) * len(train.seeds)
     played = evaluate.instances * evaluate.repeats
@@ -242,6 +254,9 @@ def _warnings(plan: Plan, config: RunConfig) -> tuple[str, ...]:
     if plan.gate is not None and plan.gate.power < 0.5:
         need = plan.gate.pairs_for_power
         out.append(f"a gate of {config.evolve.gate_instances} instances misses most gains of this size; --set evolve.gate_instances={need}")
+    room = round(config.dataset.rows * (1 - (config.dataset.self_success_share if config.dataset.self_success != "none" else 0.0)))
+    if config.localize.rows > room:
+        out.append(f"localize.rows={config.localize.rows}, but dataset.rows={config.dataset.rows} takes {room} of them; raise dataset.rows")
     if config.budget.episodes is not None and plan.episodes > config.budget.episodes:
         out.append(f"up to {plan.episodes:,} episodes, the budget allows {config.budget.episodes:,}: the run may stop early")
     if config.budget.tokens is not None and plan.tokens > config.budget.tokens:

@@ -24,8 +24,7 @@ from jobs.context import RunContext, StageResult
 from jobs.dataset import dataset_facts
 from jobs.evaluate import comparisons, grid
 from jobs.evolve import evolution
-from jobs.localize import localizations
-from jobs.rewrite import corrections
+from jobs.rewrite import mining, waves
 from jobs.train import adapters
 from jobs.transfer import transfer
 from jobs.tune import tuning
@@ -38,7 +37,7 @@ STAGE = "report"
 def facts_of(context: RunContext) -> ReportFacts:
     """Everything the finished stages stored. Stages that are not done are run: a report has no holes."""
     config, measured, trained = context.config, transfer(context), adapters(context)
-    evolved = evolution(context)
+    evolved, mined = evolution(context), waves(context)
     by_name = {one.name: [one] for one in measured}
     publishes = [fact for one in trained if (fact := canary_facts(context, one)) is not None]
     return ReportFacts(
@@ -57,8 +56,9 @@ def facts_of(context: RunContext) -> ReportFacts:
         grid=tuple(grid(context)),
         comparisons=tuple(comparisons(context)),
         openings=read_openings(context.store, context.run),
-        localizations=tuple(localizations(context)),
-        corrections=tuple(corrections(context)),
+        localizations=tuple(one for wave in mined for one in wave.localizations),
+        corrections=tuple(one for wave in mined for one in wave.corrections),
+        mining=mining(context, mined),
         datasets={arm: DatasetFigures.model_validate(fact) for arm, fact in dataset_facts(context).items()},
         tuning=tuple(tuning(context)),
         adapters=tuple(trained),

@@ -7,6 +7,7 @@ import orjson
 from coevo.errors import StoreError
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import content_hash, derive_seed
+from coevo.localize.waves import wave_ranges
 from coevo.rollout import RolloutStage, draw_items
 from coevo.store.artifacts import StageManifest
 from coevo.tasks.family import Stream
@@ -18,13 +19,15 @@ __all__ = ["main", "mined", "rollout_items", "rollout_manifest"]
 STAGE = "rollout"
 
 
-def rollout_manifest(context: RunContext, bundle: HarnessBundle) -> StageManifest:
-    """Play what is owed and close the stage; the manifest when it is closed."""
-    items = rollout_items(context)
+def rollout_manifest(context: RunContext, bundle: HarnessBundle, wave: int = 0) -> StageManifest:
+    """Play what is owed of a wave and close its stage; the manifest when it is closed."""
+    items = rollout_items(context, wave)
     inputs = {"harness": bundle.hash, "model": context.weak_model_id, "items": content_hash(list(items))}
     done = context.finished(STAGE, inputs, context.sampling)
     if done is not None:
         return done
+    if wave:
+        context.display.note(f"wave {wave + 1} of at most {len(wave_ranges(context.config.localize))}: {len(items)} more rollouts")
     writer = context.writer(STAGE, inputs, context.sampling, expected=len(items))
     agent = context.agent(context.weak_source, bundle)
     report = context.fan_out(RolloutStage(agent, context.store_source, context.run, STAGE), items, bulk=True)
@@ -50,10 +53,11 @@ def mined(context: RunContext, manifest: StageManifest) -> tuple[list[str], list
     return [one["id"] for one in index if not one["success"]], [one["id"] for one in index if one["success"]]
 
 
-def rollout_items(context: RunContext) -> tuple[str, ...]:
-    """Search-stream instances apart from those that the harness search used."""
+def rollout_items(context: RunContext, wave: int = 0) -> tuple[str, ...]:
+    """Search-stream instances of a wave, apart from those that the harness search used: a slice of one order, whatever its length."""
     first = derive_seed("rollout", context.config.seed) % 2**40 + 2**41
-    seeds = range(first, first + context.config.localize.rollouts)
+    places = wave_ranges(context.config.localize)[wave]
+    seeds = range(first + places.start, first + places.stop)
     return draw_items(context.family, Stream.SEARCH, context.size, seeds, diversity=context.config.diversity)
 
 
@@ -61,4 +65,6 @@ def main(context: RunContext) -> StageResult:
     """Roll out and count."""
     failed, succeeded = mined(context, rollout_manifest(context, evolved_harness(context)))
     total = len(failed) + len(succeeded)
-    return StageResult(STAGE, (f"{total} episodes under h*: {len(succeeded)} succeeded, {len(failed)} failed",))
+    more = len(wave_ranges(context.config.localize)) - 1
+    waves = f"; up to {more} more waves, as far as rows are lacking" if more else ""
+    return StageResult(STAGE, (f"{total} episodes under h*: {len(succeeded)} succeeded, {len(failed)} failed{waves}",))

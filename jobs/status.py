@@ -26,7 +26,7 @@ from jobs.beacon import Beacon, read_beacon
 
 __all__ = ["Attempts", "RunStatus", "StageStatus", "read_status", "show_run", "show_status"]
 
-ORDER = ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate", "report")
+ORDER = ("evolve", "transfer", "rollout", "localize", "rewrite", "mining", "dataset", "tune", "train", "publish", "evaluate", "report")
 NO_STAGES = {"episodes", "attempts", "scratch", "ledger", "expert"}
 SHOWN_IDS = 5
 RESUMABLE = ("store", "cluster", "rollout", "retention")

@@ -29,7 +29,7 @@ def equalize(arms: Mapping[str, Sequence[TrainingRow]], *, token_tolerance: floa
     """
     empty = sorted(name for name, rows in arms.items() if not rows)
     if empty:
-        fix = "play more episodes: raise localize.rollouts, or leave the arm out with dataset.arms"
+        fix = "play more episodes: raise localize.rollouts (or localize.max_rollouts), or leave the arm out with dataset.arms"
         raise ConfigError("an arm has no rows", seen=", ".join(empty), fix=fix)
     size = min(len(rows) for rows in arms.values())
     out: dict[str, list[TrainingRow]] = {}

@@ -13,6 +13,7 @@ from coevo.evolve.baselines import BaselineRecord
 from coevo.evolve.rounds import SearchRecord
 from coevo.evolve.tiers import Opening
 from coevo.identity import content_hash
+from coevo.localize.waves import MiningRecord
 from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Record
 from coevo.store.artifacts import StageManifest
 
@@ -73,6 +74,7 @@ class ReportFacts(Record):
         comparisons: Pairs of `grid`.
         openings: Every opening of the test stream; empty in facts of runs that did not record them.
         localizations, corrections: One per failed and per localized episode.
+        mining: The waves that gave them, where a number of rows was wanted.
         datasets: Arm -> counts.
         tuning: Every arm at every learning rate of the grid.
         adapters: One per arm and seed.
@@ -99,6 +101,7 @@ class ReportFacts(Record):
     openings: tuple[Opening, ...] = ()
     localizations: tuple[Localization, ...] = ()
     corrections: tuple[Correction, ...] = ()
+    mining: MiningRecord | None = None
     datasets: dict[str, DatasetFigures] = Field(default_factory=dict)
     tuning: tuple[TunedRate, ...] = ()
     adapters: tuple[Adapter, ...] = ()

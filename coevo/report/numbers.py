@@ -11,6 +11,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from coevo.evaluate.stats import paired_bootstrap, wilson
+from coevo.localize.waves import MiningRecord
 from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Verdict
 from coevo.report.evolution import ablation_numbers, baseline_numbers, search_numbers
 from coevo.report.facts import ReportFacts, sources
@@ -21,7 +22,7 @@ __all__ = ["SECTIONS", "numbers", "words"]
 Numbers = dict[str, Any]
 
 _MODEL_ORDER = ("base", "imitation", "correction")
-_STAGES = ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate")
+_STAGES = ("evolve", "transfer", "rollout", "localize", "rewrite", "mining", "dataset", "tune", "train", "publish", "evaluate")
 _WORDS = {
     Verdict.SUPPORTED: "better: the interval excludes 0",
     Verdict.REFUTED: "worse: the interval excludes 0",
@@ -189,7 +190,7 @@ def _repair(facts: ReportFacts) -> Numbers | None:
     replayed = sum(one.continuations for one in facts.localizations)
     checked = sum(candidate.continued for candidate in rewrites)
     return {
-        "sources": sources(facts, ["localize", "rewrite"]),
+        "sources": sources(facts, ["localize", "rewrite", "mining"]),
         "funnel": [
             {"step": "failed episodes examined", "count": len(facts.localizations)},
             {"step": "with a suspect turn", "count": sum(bool(one.candidates) for one in facts.localizations)},
@@ -211,6 +212,20 @@ def _repair(facts: ReportFacts) -> Numbers | None:
             "strategy, all rewrites": _spread(candidate.student_nll_strategy for candidate in rewrites),
             "call, all rewrites": _spread(candidate.student_nll_call for candidate in rewrites),
         },
+        **({"waves": _waves(facts.mining)} if facts.mining is not None else {}),
+    }
+
+
+def _waves(mining: MiningRecord) -> Numbers:
+    """Wave by wave, and whether the rows that were wanted are there."""
+    waves = [one.model_dump() for one in mining.waves]
+    return {
+        "wanted": mining.wanted,
+        "ceiling": mining.ceiling,
+        "met": mining.met,
+        "words": mining.words,
+        "waves": waves,
+        "total": mining.total.model_dump(),
     }
 
 

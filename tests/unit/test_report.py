@@ -23,9 +23,11 @@ from typing import Any
 import orjson
 import pytest
 
+from coevo.config import LocalizeConfig
 from coevo.errors import StoreError
 from coevo.evaluate.stats import wilson
 from coevo.identity import content_hash
+from coevo.localize.waves import MiningRecord, WaveFigures
 from coevo.records import Measurement
 from coevo.report.facts import ReportFacts, TunedRate
 from coevo.report.numbers import SECTIONS, numbers, words
@@ -278,3 +280,18 @@ def test_repeats_of_an_instance_do_not_narrow_the_interval() -> None:
     assert double["interval"] == "bootstrap over instances"
     assert double["rate"] == pytest.approx(single["rate"])
     assert double["high"] - double["low"] > 0.85 * (single["high"] - single["low"])
+
+
+def test_waves_are_told_where_rows_were_wanted(report: Report) -> None:
+    """Wave by wave in page and twin; a run that wanted no number of rows says nothing of waves."""
+    one = WaveFigures(rollouts=40, owed=1, failures=21, examined=20, localized=7, verified=6)
+    config = LocalizeConfig(rollouts=41, rows=13, max_rollouts=82)
+    record = MiningRecord.of(config, [one, one])
+    made = render(facts().model_copy(update={"mining": record}))
+    told = made.twin["sections"]["repair"]["waves"]
+    assert (told["wanted"], told["ceiling"], told["met"], len(told["waves"]), told["total"]["verified"]) == (13, 82, False, 2, 12)
+    words = "2 waves: 80 episodes, 42 failures, 14 localized, 12 of 13 wanted rows verified: target missed at the ceiling of 82 rollouts"
+    assert words in Reader(made.html).text
+    assert MiningRecord.of(config, [one, one, one]).words.endswith("18 of 13 wanted rows verified: target met")
+    assert "waves" not in report.twin["sections"]["repair"]
+    assert "wave" not in Reader(report.html).text
