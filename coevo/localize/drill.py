@@ -22,7 +22,7 @@ from coevo.formats import chat_format
 from coevo.harness.bundle import HarnessBundle
 from coevo.harness.sandbox import shared_pool
 from coevo.identity import content_hash, derive_seed
-from coevo.localize.faults import Fault, FaultKind, Script, faults
+from coevo.localize.faults import Fault, FaultKind, Script, delayed_faults, faults
 from coevo.models.reference import ReferenceModel, ReferenceSource
 from coevo.records import Episode
 from coevo.rollout import AgentSource
@@ -48,6 +48,15 @@ class Case:
     fault: Fault
     episode: Episode
     agent: AgentSource
+
+    @property
+    def delay(self) -> int:
+        """Turns from the fault to the first write that it made wrong; 0 when the turn does the harm itself."""
+        effect, turns = self.fault.effect, self.episode.turns
+        if effect is None:
+            return 0
+        made = [ToolCall(turn.executed[0].name, turn.executed[0].arguments) if turn.executed else None for turn in turns]
+        return next((turn - self.fault.turn for turn in range(self.fault.turn, len(made)) if made[turn] == effect.wrong), 0)
 
 
 class Believer:
@@ -209,7 +218,9 @@ async def right_episode(instance: TaskInstance) -> Episode:
     return episode
 
 
-async def cases(instance: TaskInstance, kind: FaultKind, *, strength: float, slip: float, limit: int = 1) -> tuple[Case, ...]:
+async def cases(
+    instance: TaskInstance, kind: FaultKind, *, strength: float, slip: float, limit: int = 1, delayed: bool = False
+) -> tuple[Case, ...]:
     """Up to `limit` cases of a kind on an instance, at random places among those that hold: `fails as injected, succeeds when restored`.
 
     Args:
@@ -218,11 +229,13 @@ async def cases(instance: TaskInstance, kind: FaultKind, *, strength: float, sli
         strength: Probability of the mistake where it is due, in the agent that localizers will meet.
         slip: Its probability of giving up, per turn.
         limit: At most so many, at different turns.
+        delayed: Faults that do no harm before a later write (`coevo.localize.faults.DELAYED`).
     """
     family, right = load_family(instance.family), await right_episode(instance)
     bundle = HarnessBundle.load(family.base_harness(instance.size))
-    random = Random(derive_seed("drill", instance.key, kind))
-    offered = list(faults(Script(right, family), kind, random))
+    random = Random(derive_seed("drill", instance.key, kind, *(["delayed"] if delayed else [])))
+    offer = delayed_faults if delayed else faults
+    offered = list(offer(Script(right, family), kind, random))
     random.shuffle(offered)
     writes = family.conduct(instance.size).writes
     offered.sort(key=lambda fault: fault.made.name not in writes)

@@ -1,5 +1,8 @@
 """Faults with a known place: one turn of a right episode, put wrong in one of six ways.
 
+Most do their harm at once. Five of the six kinds can also strike a turn that only reads: nothing is wrong with the world then until, at
+least `DELAY` turns later, a write rests on what was not read, and between the two stand turns that are right.
+
 A generator looks at the calls of a successful episode and offers faults; whether an offered fault makes the episode fail, and its turn
 alone is to blame, is for `coevo.localize.drill` to find out by playing it. Generators know no family: what writes, what is free to choose
 and what a case is called come from the family's `Conduct` and the checkpoints' subjects.
@@ -22,7 +25,10 @@ from coevo.tasks.family import TaskFamily, TaskInstance
 from coevo.tasks.walks import literals
 from coevo.tasks.world import TERMINAL_TOOL
 
-__all__ = ["GENERATORS", "Effect", "Fault", "FaultKind", "Script", "faults"]
+__all__ = ["DELAY", "DELAYED", "GENERATORS", "Effect", "Fault", "FaultKind", "Script", "delayed_faults", "faults"]
+
+DELAY = 2
+"""Turns from a delayed fault to the first write that goes wrong, at least."""
 
 _CODE = re.compile(r"([A-Za-z]+)(\d+)")
 
@@ -100,6 +106,22 @@ class Script:
     def acting(self) -> Iterator[tuple[int, ToolCall]]:
         """Every turn but the finish: a form field that is filled in changes what a later write does."""
         return ((index, call) for index, call in enumerate(self.calls) if call.name != TERMINAL_TOOL)
+
+    def reading(self) -> Iterator[tuple[int, ToolCall]]:
+        """Turns that change nothing."""
+        return ((index, call) for index, call in self.acting() if call.name not in self.writes)
+
+    def resting(self, turn: int) -> tuple[int, ToolCall] | None:
+        """The first write after a reading turn about the case that it read, or with a value that it was the first to show; None when there
+        is none, or when it follows in less than `DELAY` turns.
+        """
+        call = self.calls[turn]
+        new = set(literals(self.results[turn])) - {token for result in self.results[:turn] for token in literals(result)}
+        about = self.subjects_of(call)[:1]
+        for later, write in self.writing():
+            if later > turn and (about == self.subjects_of(write)[:1] if about else new & set(_own_tokens(self, write))):
+                return (later, write) if later >= turn + DELAY else None
+        return None
 
     def subjects_of(self, call: ToolCall) -> tuple[str, ...]:
         """The cases that a call names, in argument order."""
@@ -201,6 +223,103 @@ GENERATORS: Mapping[FaultKind, Generator] = MappingProxyType(
         FaultKind.STALE_VALUE: _stale_value,
     }
 )
+
+
+def delayed_faults(script: Script, kind: FaultKind, random: Random) -> tuple[Fault, ...]:
+    """All delayed faults of a kind, in play order; none of a kind that has no such form."""
+    made = DELAYED[kind](script, random) if kind in DELAYED else ()
+    return tuple(one for one in made if one.made != one.intended and one.effect is not None and one.effect.wrong != one.effect.right)
+
+
+def _blind(kind: FaultKind, script: Script, turn: int, made: ToolCall, random: Random) -> Iterator[Fault]:
+    """A read that went wrong, and the write that rests on it with each of its values guessed in turn."""
+    rests = script.resting(turn)
+    if rests is None:
+        return
+    _, write = rests
+    for name in write.arguments:
+        guess = _other_value(script, write, name, random) if name not in script.free else None
+        if guess is not None:
+            call = script.calls[turn]
+            yield Fault(kind, turn, call, made, call, Effect(write, _with(write, name, guess)))
+
+
+def _misread(script: Script, random: Random) -> Iterator[Fault]:
+    """One value of the read is off: a number, or the last digit of an id."""
+    for turn, call in script.reading():
+        for name, value in call.arguments.items():
+            other = (
+                _mistyped(value, random)
+                if isinstance(value, str) and value in script.subjects
+                else _other_value(script, call, name, random)
+            )
+            if other is not None:
+                yield from _blind(FaultKind.WRONG_ARGUMENT, script, turn, _with(call, name, other), random)
+
+
+def _unread(script: Script, random: Random) -> Iterator[Fault]:
+    """Instead of the read, the read before it once more."""
+    before: ToolCall | None = None
+    for turn, call in script.reading():
+        if before is not None:
+            yield from _blind(FaultKind.SKIPPED_LOOKUP, script, turn, before, random)
+        before = call
+
+
+def _read_elsewhere(script: Script, random: Random) -> Iterator[Fault]:
+    """Another reading tool than the right one, with what it can be given."""
+    given: dict[str, list[Any]] = {}
+    readers = sorted({call.name for _, call in script.reading()})
+    for turn, call in script.reading():
+        for tool in readers:
+            made = _as_tool(script.tools[tool], call, given, random) if tool != call.name and tool in script.tools else None
+            if made is not None:
+                yield from _blind(FaultKind.WRONG_TOOL, script, turn, made, random)
+        for name, value in call.arguments.items():
+            given.setdefault(name, []).append(value)
+
+
+def _read_of_another(script: Script, random: Random) -> Iterator[Fault]:
+    """The read is of another case, and the write decides as for that one."""
+    for turn, call in script.reading():
+        yield from _mistaken(FaultKind.SWAPPED_IDS, script, turn, script.subjects_of(call)[:1], random, earlier=False)
+
+
+def _read_again(script: Script, random: Random) -> Iterator[Fault]:
+    """The read is of the case before it, and the write decides as it did there."""
+    for turn, call in script.reading():
+        yield from _mistaken(FaultKind.STALE_VALUE, script, turn, script.subjects_of(call)[:1], random, earlier=True)
+
+
+def _mistaken(kind: FaultKind, script: Script, turn: int, about: tuple[str, ...], random: Random, *, earlier: bool) -> Iterator[Fault]:
+    """A read of one case taken for a read of another: of one drawn among all, or of the last one that was settled before."""
+    rests, settled = script.resting(turn), {one: (later, write) for later, write in script.writing() for one in script.subjects_of(write)}
+    if rests is None or not about:
+        return
+    others = [one for one, (later, _) in settled.items() if one != about[0] and (later < turn or not earlier)]
+    if not others:
+        return
+    other = max(others, key=lambda one: settled[one][0]) if earlier else random.choice(sorted(others))
+    call, wrong = script.calls[turn], _renamed(settled[other][1], other, about[0])
+    if about[0] in _values(wrong):
+        yield Fault(kind, turn, call, _renamed(call, about[0], other), call, Effect(rests[1], wrong))
+
+
+DELAYED: Mapping[FaultKind, Generator] = MappingProxyType(
+    {
+        FaultKind.WRONG_ARGUMENT: _misread,
+        FaultKind.SKIPPED_LOOKUP: _unread,
+        FaultKind.WRONG_TOOL: _read_elsewhere,
+        FaultKind.SWAPPED_IDS: _read_of_another,
+        FaultKind.STALE_VALUE: _read_again,
+    }
+)
+"""The kinds whose harm can come later. Finishing early can't: nothing follows it."""
+
+
+def _mistyped(value: str, random: Random) -> str | None:
+    """The id with another last digit; None where it ends otherwise."""
+    return f"{value[:-1]}{(int(value[-1]) + random.randrange(1, 10)) % 10}" if value[-1:].isdigit() else None
 
 
 def _direct(kind: FaultKind, turn: int, call: ToolCall, made: ToolCall) -> Fault:

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from coevo.evaluate.stats import wilson
 from coevo.localize.drill import Case, cases
 from coevo.localize.evidence import Depth, scene_of, strongest
-from coevo.localize.faults import FaultKind
+from coevo.localize.faults import DELAY, DELAYED, FaultKind
 from coevo.localize.stage import LocalizeStage
 from coevo.store import LocalSource
 from coevo.tasks import load_family
@@ -49,14 +49,17 @@ Row = dict[str, Any]
 Guess = Callable[[Row], float | None]
 
 
-def draws(first_seed: int) -> Iterator[tuple[int, str, Size, FaultKind]]:
-    """Seed by seed, every family, size and kind once; a standard episode costs ten miniature ones, so it comes every third seed."""
+def draws(first_seed: int) -> Iterator[tuple[int, str, Size, FaultKind, bool]]:
+    """Seed by seed, every family, size and kind once, and once more with delayed harm where the kind has that form; a standard episode
+    costs ten miniature ones, so it comes every third seed.
+    """
+    forms = [(kind, delayed) for kind in FaultKind for delayed in (False, True) if not delayed or kind in DELAYED]
     for seed in count(first_seed):
-        for kind in FaultKind:
+        for kind, delayed in forms:
             for family in FAMILIES:
                 for size in SIZES:
                     if seed not in LOOKED_AT and (size is Size.MINI or seed % 3 == 0):
-                        yield seed, family, size, kind
+                        yield seed, family, size, kind, delayed
 
 
 def measure(case: Case, family: str, store: LocalSource) -> Row:
@@ -83,7 +86,8 @@ def measure(case: Case, family: str, store: LocalSource) -> Row:
     return {
         "task": case.episode.spec.task_key,
         "kind": str(case.fault.kind),
-        "delayed": case.fault.effect is not None,
+        "delayed": case.delay >= DELAY,
+        "delay": case.delay,
         "label": case.fault.turn,
         "turns": len(case.episode.turns),
         "last_write": writes[-1] if writes else len(case.episode.turns) - 1,
@@ -106,14 +110,14 @@ def collect(results: Path, *, wanted: int, first_seed: int, seconds: float) -> N
     deadline = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder, results.open("a", encoding="utf-8") as out:
         store = LocalSource(folder)
-        for seed, family, size, kind in draws(first_seed):
+        for seed, family, size, kind, delayed in draws(first_seed):
             if there >= wanted or time.monotonic() > deadline:
                 return
-            draw = (seed, family, str(size), str(kind))
+            draw = (seed, family, str(size), str(kind), delayed)
             if draw in done:
                 continue
             instance = load_family(family).instance(Stream.SEARCH, seed, size, diversity=3)
-            found = asyncio.run(cases(instance, kind, strength=STRENGTH, slip=SLIP))
+            found = asyncio.run(cases(instance, kind, strength=STRENGTH, slip=SLIP, delayed=delayed))
             row = {"draw": draw, "family": family, "size": str(size)} | (measure(found[0], family, store) if found else {})
             print(json.dumps(row), file=out, flush=True)
             there += bool(found)
@@ -130,7 +134,9 @@ def summarize(rows: Sequence[Row]) -> None:
         "evidence, full": lambda row: row["full"],
         "evidence, full + replay": lambda row: row["replay"],
     }
+    late = sum(row["delay"] >= DELAY for row in rows)
     print(f"{len(rows)} cases, {statistics.mean(row['turns'] for row in rows):.1f} turns on average")
+    print(f"harm {DELAY} turns or more after the fault: {late} ({100 * late / len(rows):.1f} %)")
     chance = statistics.mean(1 / row["turns"] for row in rows)
     away = statistics.mean(statistics.mean(abs(turn - row["label"]) for turn in range(row["turns"])) for row in rows)
     print(f"{'random turn':32} exact {100 * chance:5.1f} %  distance {away:.2f}")
@@ -144,7 +150,7 @@ def summarize(rows: Sequence[Row]) -> None:
     print(f"label among the {CANDIDATES} suspects: {100 * statistics.mean(row['recalled'] for row in rows):.1f} %")
     for name in ("continuations", "expert_turns", "tokens", "cpu_s"):
         print(f"{name} per case with replay: {statistics.mean(row[name] for row in rows):.2f}")
-    for keys in (("kind",), ("family",), ("size",), ("delayed",), ("family", "size")):
+    for keys in (("kind",), ("family",), ("size",), ("delayed",), ("kind", "delayed"), ("family", "size")):
         print()
         for group in sorted({tuple(str(row[key]) for key in keys) for row in rows}):
             members = [row for row in rows if tuple(str(row[key]) for key in keys) == group]

@@ -3,7 +3,8 @@
 1. Each generator changes one call in the way that its kind says, with a call that fits the tool's schema by name.
 2. A case fails as injected and succeeds when its one turn is restored; the turn of the record is the fault's.
 3. The weak agent makes its mistake with the stated strength, does not mend it, and finishes early with the stated probability.
-4. Evidence and replay find the turn in a sample over all families and kinds (`tests/bench/bench_localize.py` measures the whole).
+4. A delayed fault strikes a turn that reads; every turn from there to the first wrong write, `DELAY` or more later, is right.
+5. Evidence and replay find the turn in a sample over all families and kinds (`tests/bench/bench_localize.py` measures the whole).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from coevo.harness.bundle import HarnessBundle
 from coevo.harness.sandbox import shared_pool
 from coevo.localize.drill import BelieverSource, Case, cases, right_episode
 from coevo.localize.evidence import Depth
-from coevo.localize.faults import FaultKind, Script, faults
+from coevo.localize.faults import DELAY, DELAYED, FaultKind, Script, delayed_faults, faults
 from coevo.localize.stage import LocalizeStage
 from coevo.models.scripted import turn_number
 from coevo.records import Episode
@@ -74,6 +75,35 @@ def test_kinds_are_what_they_say(script: Script) -> None:
     for fault in offered[FaultKind.SWAPPED_IDS]:
         assert fault.made.name == fault.intended.name
         assert script.subjects_of(fault.made) != script.subjects_of(fault.intended)
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_a_delayed_fault_reads_wrong_and_writes_wrong_later(script: Script, kind: FaultKind) -> None:
+    """Promise 4, as offered."""
+    found = delayed_faults(script, kind, Random(1))
+    assert bool(found) == (kind in DELAYED)
+    assert found == delayed_faults(script, kind, Random(1))
+    for fault in found:
+        assert script.calls[fault.turn] == fault.intended == fault.believed
+        assert {fault.intended.name, fault.made.name}.isdisjoint(script.writes)
+        assert fault.effect is not None
+        assert fault.effect.right.name in script.writes
+        assert fault.effect.right in script.calls[fault.turn + DELAY :]
+        assert fault.effect.wrong != fault.effect.right
+        assert script.subjects_of(fault.effect.wrong) == script.subjects_of(fault.effect.right)
+
+
+@pytest.mark.parametrize("kind", list(DELAYED))
+def test_a_delayed_case_is_right_until_its_write(right: Episode, kind: FaultKind) -> None:
+    """Promises 2 and 4, as played."""
+    (case,) = asyncio.run(cases(instance("payroll"), kind, strength=0.9, slip=0.01, delayed=True))
+    calls, true = ([turn.executed[0] for turn in episode.turns] for episode in (case.episode, right))
+    first = case.fault.turn
+    assert not case.episode.success
+    assert case.delay >= DELAY
+    assert [index for index, pair in enumerate(zip(calls, true, strict=False)) if pair[0] != pair[1]][:2] == [first, first + case.delay]
+    assert continued(case, rewritten=True, slip=0.0)
+    assert not continued(case, rewritten=False, slip=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +186,7 @@ def _bare() -> ModelRequest:
 
 
 def test_evidence_and_replay_find_the_turn(sample: tuple[Case, ...], tmp_path: Path) -> None:
-    """Promise 4: the threshold lies below what the bench measures on far more cases."""
+    """Promise 5: the threshold lies below what the bench measures on far more cases."""
     store, exact = LocalSource(str(tmp_path)), 0
     for case in sample:
         stage = LocalizeStage(
