@@ -45,6 +45,7 @@ __all__ = [
     "TrainConfig",
     "WeakConfig",
     "load_config",
+    "override",
     "parse_config",
 ]
 
@@ -542,8 +543,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError("the config file is not YAML", seen=f"{path}: {error}", fix="mend the line named above") from error
     if not isinstance(data, dict):
         raise ConfigError("the config file holds no mapping", seen=str(path), fix="start it with `name: my-run`")
-    for override in overrides:
-        _override(data, override)
+    for text in overrides:
+        override(data, text)
     return parse_config(data)
 
 
@@ -584,7 +585,8 @@ def _known_keys(location: Sequence[Any]) -> list[str]:
     return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
 
 
-def _override(data: dict[str, Any], text: str) -> None:
+def override(data: dict[str, Any], text: str) -> None:
+    """Set one `a.b=c` in a plain mapping, making sections on the way. Raises `ConfigError`."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError("an override could not be read", seen=text, fix="write --set section.key=value")

@@ -19,10 +19,12 @@ from coevo.config import RunConfig
 from coevo.display import Display
 from coevo.errors import PartialResultError, StoreOutage
 from coevo.formats import chat_format
+from coevo.formats.family import ChatFormat
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import content_hash
 from coevo.mini.model import folder_model_id, mini_path
 from coevo.models.reference import ReferenceSource
+from coevo.models.tokenizer import FolderTokenizer
 from coevo.ports import BlobStore, Executor, ItemState, MapReport, ModelSource, Progress, Stage, StoreSource
 from coevo.records import Record
 from coevo.rewrite.account import ExpertAccount
@@ -170,6 +172,16 @@ class RunContext:
         """Hugging Face folder of the weak model."""
         model = self.config.weak.model
         return str(mini_path()) if model == "mini" else str(Path(model).resolve())
+
+    @cached_property
+    def tokenizer(self) -> FolderTokenizer:
+        """Of the weak model."""
+        return FolderTokenizer(self.weak_path)
+
+    @property
+    def syntax(self) -> ChatFormat:
+        """The weak model's chat format."""
+        return chat_format(self.config.weak.chat_format)
 
     @cached_property
     def weak_model_id(self) -> str:
