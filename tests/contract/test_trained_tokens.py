@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,9 @@ from typing import NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jinja2 import StrictUndefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from cluster.tiny import write_byte_tokenizer
 from cluster.train_rows import TokenRow, load_rows
@@ -73,6 +77,20 @@ def smollm2(folder: Path) -> None:
     AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name).save_pretrained(folder)
 
 
+def like_smollm2(folder: Path) -> None:
+    """A tokenizer of SmolLM2's kind, small: pieces learned from bytes, digits apart, ChatML's tokens and none for tool calls."""
+    tokenizer = Tokenizer(models.BPE())
+    split = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    source = chat_format("hermes")
+    tokenizer.train_from_iterator([source.render_head("You audit the payroll .", FAMILY.tools(Size.STANDARD)), __doc__ or ""] * 2, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
 def tiny(folder: Path) -> None:
     write_byte_tokenizer(folder)
 
@@ -88,6 +106,7 @@ def gemma(folder: Path) -> None:
 CASES: dict[str, tuple[str, Callable[[Path], None], Size]] = {
     "mini": ("mini", save_tokenizer, Size.MINI),
     "hermes/bytes": ("hermes", tiny, Size.STANDARD),
+    "hermes/like smollm2": ("hermes", like_smollm2, Size.STANDARD),
     "hermes/smollm2": ("hermes", smollm2, Size.STANDARD),
     "qwen3_coder/bytes": ("qwen3_coder", qwen3_coder, Size.STANDARD),
     "gemma/bytes": ("gemma", gemma, Size.STANDARD),
@@ -217,6 +236,34 @@ def test_trained_tokens_are_the_turn(case: Case, arm: Arm) -> None:
     alone = {Arm.IMITATION: {("expert_turn", True)}, Arm.IMITATION_FULL: {("expert_turn", True)} | own, Arm.SELF_SUCCESS: own}
     parts = {Arm.EXPERT_FINISH: {("expert_finish", True)}, Arm.MASK_FAILED: {("before_the_failure", False)}}
     assert seen == alone.get(arm, parts.get(arm, {("rewritten_turn", False)}) | own)
+
+
+CHATML = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helpful AI "
+    "assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + "
+    "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""SmolLM2's own chat template, as its tokenizer holds it."""
+PIECE = re.compile(r"<\|im_start\|>(system|user|assistant)\n(.*?)<\|im_end\|>\n", re.DOTALL)
+
+
+@pytest.mark.parametrize("arm", Arm)
+def test_rows_of_chatml_are_what_the_models_template_renders(case: Case, arm: Arm) -> None:
+    """Promise 2 against the template of SmolLM2: prompt and turn are a conversation that it renders to the same text."""
+    if case.syntax.name != "hermes":
+        pytest.skip("another template")
+    template = ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(CHATML)
+    config = DatasetConfig(rows=64, self_success="random", self_success_share=0.5)
+    rows = arm_rows(arm, case.material, tokenizer=case.tokenizer, chat_format=case.syntax, config=config, seed=0)
+    assert rows
+    for row, read in as_trained(rows):
+        trained, rest = map(case.tokenizer.decode, split(read))
+        said = [{"role": role, "content": content} for role, content in PIECE.findall(rest)]
+        assert [one["role"] for one in said[:2]] == ["system", "user"]
+        assert sum(one["role"] == "assistant" for one in said) == row.turn
+        assert template.render(messages=said, add_generation_prompt=True) == rest
+        whole = [*said, {"role": "assistant", "content": trained.removesuffix("<|im_end|>")}]
+        assert template.render(messages=whole, add_generation_prompt=False) == f"{rest}{trained}\n"
 
 
 WORDS = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)
