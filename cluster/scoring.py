@@ -72,6 +72,7 @@ def _batches(rows: Sequence[ScoredRow], tokens_per_batch: int) -> list[list[int]
 
 
 def _score(model: Any, rows: Sequence[ScoredRow]) -> list[tuple[float, ...]]:
+    """Only positions that predict a completion get logits: all of a batch would be gigabytes where the vocabulary is large."""
     import torch
 
     whole = [[*prompt, *completion] for prompt, completion in rows]
@@ -81,10 +82,14 @@ def _score(model: Any, rows: Sequence[ScoredRow]) -> list[tuple[float, ...]]:
     for place, row in enumerate(whole):
         ids[place, : len(row)] = torch.tensor(row)
         mask[place, : len(row)] = 1
+    first, last = min(len(prompt) for prompt, _ in rows) - 1, width - 1
     with torch.no_grad():
-        logits = model(input_ids=ids, attention_mask=mask).logits
+        logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=torch.arange(first, last)).logits
+    if logits.shape[1] != last - first:  # a model of its own that does not know the argument
+        logits = logits[:, first:last]
     out = []
     for place, (prompt, completion) in enumerate(rows):
-        span = logits[place, len(prompt) - 1 : len(prompt) + len(completion) - 1].float().log_softmax(-1)
+        start = len(prompt) - 1 - first
+        span = logits[place, start : start + len(completion)].float().log_softmax(-1)
         out.append(tuple(span.gather(1, torch.tensor(completion)[:, None])[:, 0].tolist()))
     return out

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from cluster.adapters import check_adapter, merge_adapter, read_adapter, store_folder, tensors_hash
@@ -151,6 +152,35 @@ def test_merge_gives_the_adapted_model(base: str, adapters: tuple[Path, Path], r
     assert mean_nll(plain) == pytest.approx(-sum(plain) / 6)
     with pytest.raises(ConfigError, match="row 0"):
         reference_logprobs(base, [((), (1,))])
+
+
+def test_only_what_is_scored_gets_logits(base: str, adapters: tuple[Path, Path]) -> None:
+    """A batch of unequal rows scores as each row alone with all its logits does, and the head computes the scored positions only."""
+    draw = random.Random(5)
+    lengths = [(40, 3), (44, 6), (41, 1), (47, 2)]
+    rows = [tuple(tuple(draw.randrange(5, 200) for _ in range(length)) for length in pair) for pair in lengths]
+    heads: list[int] = []
+
+    def watch(module: torch.nn.Module, given: object, out: torch.Tensor) -> None:
+        if isinstance(module, torch.nn.Linear) and module.out_features == out.shape[-1] == vocabulary:
+            heads.append(out.shape[1])
+
+    for path in (None, str(adapters[0])):
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        vocabulary = model.config.vocab_size
+        model = model if path is None else PeftModel.from_pretrained(model, path)
+        heads.clear()
+        hook = torch.nn.modules.module.register_module_forward_hook(watch)
+        try:
+            scored = reference_logprobs(base, rows, adapter_path=path)
+        finally:
+            hook.remove()
+        assert heads == [(44 + 6 - 1) - (40 - 1)], "one batch: from the end of the shortest prompt to the last token but one"
+        for (prompt, completion), got in zip(rows, scored, strict=True):
+            with torch.no_grad():
+                logits = model(torch.tensor([[*prompt, *completion]])).logits[0].log_softmax(-1)
+            plain = [float(logits[len(prompt) - 1 + place, token]) for place, token in enumerate(completion)]
+            assert got == pytest.approx(plain, abs=1e-4)
 
 
 def test_the_trained_weights_pass(base: str, adapters: tuple[Path, Path], rows: list[Row], tmp_path: Path) -> None:
