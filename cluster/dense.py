@@ -19,12 +19,7 @@ from coevo.errors import StoreError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["check_dense", "dense_hash", "is_dense", "recast", "write_dense"]
-
-
-def is_dense(folder: Path | str) -> bool:
-    """Whether a folder holds whole weights and no adapter."""
-    return (Path(folder) / "config.json").is_file() and not (Path(folder) / "adapter_config.json").exists()
+__all__ = ["check_dense", "dense_hash", "recast", "write_dense"]
 
 
 def write_dense(folder: Path | str, model: Any, tensors: Mapping[str, Tensor], *, base_path: str) -> Path:

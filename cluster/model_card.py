@@ -28,9 +28,8 @@ model = AutoModelForCausalLM.from_pretrained("THIS FOLDER")
 
 def model_card(adapter: Adapter) -> str:
     """Markdown with the front matter that model hubs read."""
-    full = adapter.config.get("method") == "full"
-    kind = "Fully fine-tuned weights" if full else "A LoRA adapter"
-    front = ["---", f"library_name: {'transformers' if full else 'peft'}", "tags: [agent, tool-use, coevo]", "---"]
+    kind = "Fully fine-tuned weights" if adapter.dense else "A LoRA adapter"
+    front = ["---", f"library_name: {'transformers' if adapter.dense else 'peft'}", "tags: [agent, tool-use, coevo]", "---"]
     body = [
         f"# {adapter.model_id}",
         f"{kind} of `{adapter.base_model_id}`, trained by coevo on the data arm `{adapter.arm}` (seed {adapter.seed}).",
@@ -53,7 +52,7 @@ def model_card(adapter: Adapter) -> str:
         "## Checks before it was stored",
         _table({name: "passed" if passed else "FAILED" for name, passed in sorted(adapter.checks.items())}),
         "## Loading it",
-        f"```python\n{_FULL if full else _LORA}```",
+        f"```python\n{_FULL if adapter.dense else _LORA}```",
     ]
     return "\n".join(front) + "\n\n" + "\n\n".join(body) + "\n"
 

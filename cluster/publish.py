@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from cluster.adapters import check_adapter, fetch_folder, merge_adapter, read_adapter, store_folder, tensors_hash
 from cluster.canary import CANARY_ROWS, CanaryReading, judge_canary, read_canary, replica_scorers
-from cluster.dense import check_dense, dense_hash, is_dense, recast
+from cluster.dense import check_dense, dense_hash, recast
 from cluster.engines.family import ServingForm
 from cluster.engines.weights import weights_fingerprint
 from cluster.model_folders import in_store, local_model
@@ -97,7 +97,7 @@ class Preparation:
         """
         store = PatientStore(self.store.open())
         folder = self._fetch(store)
-        dense = is_dense(folder)
+        dense = self.adapter.dense
         if self.form is ServingForm.MERGED:
             self.model_folder.parent.mkdir(parents=True, exist_ok=True)
             if dense:
@@ -115,7 +115,7 @@ class Preparation:
     def _fetch(self, store: BlobStore) -> Path:
         folder = Path(self.scratch) / "adapters" / self.adapter.weights_hash[:16]
         folder.parent.mkdir(parents=True, exist_ok=True)
-        whole = self.adapter.config.get("method") == "full"
+        whole = self.adapter.dense
         if whole and self.form is ServingForm.LORA:
             raise ModelError("fully tuned weights are no adapter", seen=self.adapter.model_id, fix="publish them merged")
         fetch_folder(store, self.adapter.key, folder, only=() if whole else ("adapter_config.json", "adapter_model.safetensors"))

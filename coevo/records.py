@@ -443,6 +443,11 @@ class Adapter(Record):
     checks: dict[str, bool]
     key: str
 
+    @property
+    def dense(self) -> bool:
+        """Whether every weight was trained: the files are a whole model, not an adapter beside its base."""
+        return self.config.get("method") == "full"
+
 
 class Measurement(Record):
     """Success per (instance, repeat) of one agent on one stream: what comparisons are made of.

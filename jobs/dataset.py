@@ -12,9 +12,7 @@ from coevo.dataset.arms import Material, arm_rows
 from coevo.dataset.balance import equalize, token_ratios
 from coevo.dataset.export import PREFERENCES, SUPERVISED, preference_rows, supervised_rows
 from coevo.dataset.guard import FittedRows, check_rows, fit_rows, require_disjoint
-from coevo.formats import chat_format
 from coevo.identity import content_hash
-from coevo.models.tokenizer import FolderTokenizer
 from coevo.records import TrainingRow
 from coevo.rollout import parse_item
 from coevo.store.artifacts import StageManifest, StageWriter
@@ -69,7 +67,7 @@ def _inputs(context: RunContext, mined: tuple[Wave, ...]) -> dict[str, str]:
 
 def _fitted(context: RunContext, material: Material) -> dict[Arm, FittedRows]:
     config = context.config
-    tokenizer, syntax = FolderTokenizer(context.weak_path), chat_format(config.weak.chat_format)
+    tokenizer, syntax = context.tokenizer, context.syntax
     fitted = {}
     for arm in config.dataset.arms:
         rows = arm_rows(arm, material, tokenizer=tokenizer, chat_format=syntax, config=config.dataset, seed=config.seed)
@@ -83,7 +81,7 @@ def _checked(
     """Facts of every arm; raises for a row that must not be trained on."""
     config, evaluated = context.config, evaluation_tasks(context)
     require_disjoint([parse_item(item)[0].key for item in mined], evaluated)
-    tokenizer, syntax = FolderTokenizer(context.weak_path), chat_format(config.weak.chat_format)
+    tokenizer, syntax = context.tokenizer, context.syntax
     ratios, facts = token_ratios(arms), {}
     for arm, rows in arms.items():
         checked = check_rows(rows, tokenizer=tokenizer, chat_format=syntax, max_length=config.train.max_length, forbidden_tasks=evaluated)
@@ -99,8 +97,8 @@ def _write(writer: StageWriter, context: RunContext, arms: Mapping[str, list[Tra
         pairs = preference_rows(
             material.corrections,
             material.failed,
-            tokenizer=FolderTokenizer(context.weak_path),
-            chat_format=chat_format(context.config.weak.chat_format),
+            tokenizer=context.tokenizer,
+            chat_format=context.syntax,
             selection=context.config.dataset.selection,
         )
         writer.write_rows(pairs, arrow_schema(PREFERENCES), name="preferences", counted=False)

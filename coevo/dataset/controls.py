@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -18,12 +19,14 @@ from coevo.errors import ConfigError, InfraError
 from coevo.harness.sandbox import shared_pool
 from coevo.identity import content_hash, derive_seed
 from coevo.localize.evidence import suspects
-from coevo.ports import BlobStore, PutResult, Skipped, StoreSource
-from coevo.records import CallRecord, Correction, CorrectionCandidate, Episode, EpisodeSpec, ExpertUse, Status
+from coevo.ports import BlobStore, Skipped, StoreSource
+from coevo.records import Correction, Episode, EpisodeSpec, ExpertUse, Status
 from coevo.rewrite.expert import Expert, ExpertSource, Offer, ReferenceExpertSource
 from coevo.rewrite.spend import PaidSource, expert_note
+from coevo.rewrite.turn import candidate_of
 from coevo.rollout import AgentSource
 from coevo.store.episodes import EpisodeStore
+from coevo.store.singles import Singles
 from coevo.store.threads import beside
 from coevo.tasks import load_family
 from coevo.tasks.family import TaskInstance
@@ -114,18 +117,14 @@ class AskWorker:
         self._store = stage.store.open()
         self._episodes = EpisodeStore(self._store, stage.episodes_prefix)
         self._expert: Expert = stage.expert.open(self._agent, load_family(stage.agent.family))
+        self._singles = Singles(self._store, kind=Correction, key=partial(_asked_key, stage.prefix))
 
     async def run(self, item: str, attempt: int) -> Any:
         """Ask at the turns of an item, in order."""
-        store, key = self._store, _asked_key(self._stage.prefix, item)
-        if await beside(store, store.head, key) is not None:
-            return Skipped(_note(await beside(store, read_asked, store, self._stage.prefix, item)))
-        correction = await self._ask(item)
-        if await beside(store, store.put_if_absent, key, correction.to_bytes()) is PutResult.CONFLICT:
-            correction = await beside(store, read_asked, store, self._stage.prefix, item)
-        return _note(correction)
+        settled = await self._singles.settle(item, lambda: self._ask(item))
+        return settled.note(_note(settled.record), counted=False)
 
-    async def _ask(self, item: str) -> Correction:
+    async def _ask(self, item: str) -> tuple[Correction, int]:
         id, turns = _parse(item)
         episode: Episode = await beside(self._store, self._episodes.get, id)
         offer, asked, use = Offer(()), turns[0] if turns else 0, ExpertUse()
@@ -134,16 +133,8 @@ class AskWorker:
             use += offer.use
             if offer.rewrites:
                 break
-        candidates = tuple(
-            CorrectionCandidate(
-                strategy=one.strategy,
-                call=CallRecord(name=one.call.name, arguments=dict(one.call.arguments)),
-                text=one.text,
-                schema_valid=True,
-            )
-            for one in offer.rewrites
-        )
-        return Correction(
+        candidates = tuple(candidate_of(one, schema_valid=True) for one in offer.rewrites)
+        correction = Correction(
             episode_id=id,
             turn=asked,
             original=episode.turns[asked].completion_text,
@@ -156,6 +147,7 @@ class AskWorker:
             rejected=offer.rejected,
             expert=use,
         )
+        return correction, 0
 
     async def aclose(self) -> None:
         """Close the expert and the weak model's client."""

@@ -10,17 +10,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["escaped", "unescaped"]
+__all__ = ["broken", "escaped", "unescaped"]
 
 _ESCAPE = re.compile(r"\\u(00[0-7][0-9a-f])")
 
 
-def escaped(text: str, tokens: Sequence[str]) -> str:
-    """`text` with every token of the syntax broken; `unescaped` gives it back."""
-    text = _ESCAPE.sub(r"\\u005cu\1", text)
+def broken(text: str, tokens: Sequence[str]) -> str:
+    """`text` with every token of the syntax broken: JSON, whose strings know such escapes already, reads back as it was."""
     for token in tokens:
         text = text.replace(token, f"\\u{ord(token[0]):04x}{token[1:]}")
     return text
+
+
+def escaped(text: str, tokens: Sequence[str]) -> str:
+    """`broken` for text without escapes of its own; `unescaped` gives it back."""
+    return broken(_ESCAPE.sub(r"\\u005cu\1", text), tokens)
 
 
 def unescaped(text: str) -> str:

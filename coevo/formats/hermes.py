@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coevo.chat import Message, Role, ToolCall, ToolSpec
+from coevo.formats.escape import broken
 from coevo.formats.family import ParsedTurn
 
 __all__ = ["HermesFormat"]
@@ -89,6 +90,4 @@ def _dump(value: Any) -> str:
 
 def _neutral(text: str) -> str:
     """Special tokens inside content lose their meaning; inside JSON strings the escape reads back as the same text."""
-    for token in _SPECIAL:
-        text = text.replace(token, f"\\u003c{token[1:]}" if token[0] == "<" else token)
-    return text
+    return broken(text, _SPECIAL)

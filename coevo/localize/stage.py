@@ -9,21 +9,21 @@ holds for the whole episode. `unlocalizable` (turn None) is an answer.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from coevo.errors import StoreOutage
 from coevo.evaluate.stats import gain_over_best
 from coevo.harness.sandbox import shared_pool
 from coevo.localize.evidence import Depth, Suspect, scene_of, strongest
 from coevo.localize.judge import JudgeSource, LLMJudge, proposal_of
 from coevo.localize.replay import Branch, Continuations, Replayer, Variant
-from coevo.ports import BlobStore, PutResult, Skipped, StoreSource
+from coevo.ports import BlobStore, StoreSource
 from coevo.records import Episode, ExpertUse, Localization, LocalizationCandidate, Proposal, Turn
 from coevo.rewrite.expert import Expert, ExpertSource, ReferenceExpertSource, Rewrite
 from coevo.rewrite.spend import expert_note
 from coevo.rollout import AgentSource
 from coevo.store.episodes import EpisodeStore
+from coevo.store.singles import Singles
 from coevo.store.threads import beside
 from coevo.tasks import load_family
 
@@ -113,25 +113,17 @@ class LocalizeWorker:
         self._store = stage.store.open()
         self._episodes = EpisodeStore(self._store, stage.episodes_prefix)
         self._replayer = Replayer(agent, family, shared_pool())
-        self._unstored: dict[str, tuple[Localization, int]] = {}
+        self._singles = Singles(self._store, kind=Localization, key=partial(localization_key, stage.prefix))
         self._expert: Expert = stage.expert.open(agent, family)
         self._judges: tuple[LLMJudge, ...] = tuple(one.open() for one in stage.judges)
 
     async def run(self, item: str, attempt: int) -> Any:
         """Localize one episode id."""
-        store, prefix, key = self._store, self._stage.prefix, localization_key(self._stage.prefix, item)
-        if await beside(store, store.head, key) is not None:
-            return Skipped(_note(await beside(store, read_localization, store, prefix, item)))
-        kept = self._unstored.pop(item, None)
-        localization, tokens = kept or await self.localize(await beside(store, self._episodes.get, item))
-        try:
-            put = await beside(store, store.put_if_absent, key, localization.to_bytes())
-        except StoreOutage:
-            self._unstored[item] = localization, tokens
-            raise
-        if put is PutResult.CONFLICT:
-            localization = await beside(store, read_localization, store, prefix, item)
-        return _note(localization) | {"tokens": tokens}
+        settled = await self._singles.settle(item, lambda: self._localized(item))
+        return settled.note(_note(settled.record))
+
+    async def _localized(self, item: str) -> tuple[Localization, int]:
+        return await self.localize(await beside(self._store, self._episodes.get, item))
 
     async def localize(self, episode: Episode) -> tuple[Localization, int]:
         """Try the suspects in play order; the first whose gain has a lower bound above 0 is the turn. And the tokens it took."""

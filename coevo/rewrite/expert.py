@@ -13,7 +13,6 @@ from typing import Protocol
 
 from coevo.chat import Message, Role, ToolCall
 from coevo.episode import Agent
-from coevo.errors import ToolError
 from coevo.formats.family import ChatFormat
 from coevo.harness.bundle import HarnessBundle
 from coevo.harness.context import apply_policy
@@ -23,6 +22,7 @@ from coevo.models.reference import shown_call
 from coevo.records import CallRecord, Episode, ExpertUse, RejectedRewrite
 from coevo.rewrite.turn import Rewrite
 from coevo.tasks.family import Style, TaskFamily, TaskInstance, Unrecoverable, World
+from coevo.tasks.world import replay
 
 __all__ = ["Expert", "ExpertSource", "Offer", "ReferenceExpert", "ReferenceExpertSource", "Rewrite", "visible_at", "world_at"]
 
@@ -67,13 +67,8 @@ def visible_at(bundle: HarnessBundle, episode: Episode, turn: int) -> tuple[Mess
 
 def world_at(family: TaskFamily, episode: Episode, turn: int) -> World:
     """The world as it stood before `turn`: reopened, with the logged calls applied again."""
-    world = family.open(TaskInstance.parse(episode.spec.task_key))
-    for call in episode.world_log[: episode.turns[turn].world_calls_before]:
-        try:
-            world.call(call.name, call.arguments)
-        except ToolError:
-            continue
-    return world
+    calls = (_call(call) for call in episode.world_log[: episode.turns[turn].world_calls_before])
+    return replay(family, TaskInstance.parse(episode.spec.task_key), calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from coevo.errors import ConfigError, StoreError, StoreOutage
+from coevo.errors import ConfigError, StoreError
 from coevo.harness.sandbox import shared_pool
 from coevo.localize.replay import Branch, Continuations, Replayer, Variant
 from coevo.localize.stage import gain_bound, read_localization
-from coevo.ports import BlobStore, PutResult, Scorer, Skipped, StoreSource
-from coevo.records import CallRecord, Correction, CorrectionCandidate, Episode, LocalizationCandidate
+from coevo.ports import BlobStore, Scorer, StoreSource
+from coevo.records import Correction, CorrectionCandidate, Episode, LocalizationCandidate
 from coevo.rewrite.expert import Expert, ExpertSource, Offer, ReferenceExpertSource, Rewrite
 from coevo.rewrite.select import CHOSEN_BY, StudentLikelihood, choose, score_turn
 from coevo.rewrite.spend import expert_note
+from coevo.rewrite.turn import candidate_of
 from coevo.rollout import AgentSource
 from coevo.store.episodes import EpisodeStore
+from coevo.store.singles import Singles
 from coevo.store.threads import beside
 from coevo.tasks import load_family
 
@@ -89,24 +92,13 @@ class RewriteWorker:
         self._store = stage.store.open()
         self._episodes = EpisodeStore(self._store, stage.episodes_prefix)
         self._replayer = Replayer(self._agent, family, shared_pool())
-        self._unstored: dict[str, tuple[Correction, int]] = {}
+        self._singles = Singles(self._store, kind=Correction, key=partial(correction_key, stage.prefix))
         self._expert: Expert = stage.expert.open(self._agent, family)
 
     async def run(self, item: str, attempt: int) -> Any:
         """Correct one localized episode id."""
-        store, prefix, key = self._store, self._stage.prefix, correction_key(self._stage.prefix, item)
-        if await beside(store, store.head, key) is not None:
-            return Skipped(_note(await beside(store, read_correction, store, prefix, item)))
-        kept = self._unstored.pop(item, None)
-        correction, tokens = kept or await self._corrected(item)
-        try:
-            put = await beside(store, store.put_if_absent, key, correction.to_bytes())
-        except StoreOutage:
-            self._unstored[item] = correction, tokens
-            raise
-        if put is PutResult.CONFLICT:
-            correction = await beside(store, read_correction, store, prefix, item)
-        return _note(correction) | {"tokens": tokens}
+        settled = await self._singles.settle(item, lambda: self._corrected(item))
+        return settled.note(_note(settled.record))
 
     async def _corrected(self, item: str) -> tuple[Correction, int]:
         localization = await beside(self._store, read_localization, self._store, self._stage.localize_prefix, item)
@@ -162,20 +154,17 @@ class RewriteWorker:
             text=rewrite.text,
             model_id=episode.spec.model_id,
         )
-        candidate = CorrectionCandidate(
-            strategy=rewrite.strategy,
-            call=CallRecord(name=rewrite.call.name, arguments=dict(rewrite.call.arguments)),
-            text=rewrite.text,
-            schema_valid=self._agent.chat_format.parse(rewrite.text, self._replayer.tools(episode)).call is not None,
-            executed=new.executed,
-            continued=new.m,
-            successes=new.successes,
-            gain_lower=gain_bound((new.successes, new.m), bases, alpha),
-            student_nll_strategy=likelihood.strategy,
-            student_nll_call=likelihood.call,
-            student_nll=likelihood.total,
-        )
-        return candidate, likelihood, new.tokens
+        valid = self._agent.chat_format.parse(rewrite.text, self._replayer.tools(episode)).call is not None
+        measured = {
+            "executed": new.executed,
+            "continued": new.m,
+            "successes": new.successes,
+            "gain_lower": gain_bound((new.successes, new.m), bases, alpha),
+            "student_nll_strategy": likelihood.strategy,
+            "student_nll_call": likelihood.call,
+            "student_nll": likelihood.total,
+        }
+        return candidate_of(rewrite, schema_valid=valid).model_copy(update=measured), likelihood, new.tokens
 
     async def aclose(self) -> None:
         """Close the model client and the expert's."""

@@ -11,8 +11,9 @@ from coevo.chat import ToolCall, ToolSpec
 from coevo.errors import ModelError
 from coevo.formats.family import ChatFormat
 from coevo.models.structured import fits_schema
+from coevo.records import CallRecord, CorrectionCandidate
 
-__all__ = ["MAX_STRATEGY_CHARS", "Rewrite", "read_turn", "turn_json", "turn_schema"]
+__all__ = ["MAX_STRATEGY_CHARS", "Rewrite", "candidate_of", "read_turn", "turn_json", "turn_schema"]
 
 MAX_STRATEGY_CHARS = 300
 """A strategy is a sentence; what is longer is an essay that the weak model would have to imitate."""
@@ -28,6 +29,12 @@ class Rewrite:
     strategy: str
     call: ToolCall
     text: str
+
+
+def candidate_of(rewrite: Rewrite, *, schema_valid: bool) -> CorrectionCandidate:
+    """The rewrite as it is stored, nothing measured."""
+    call = CallRecord(name=rewrite.call.name, arguments=dict(rewrite.call.arguments))
+    return CorrectionCandidate(strategy=rewrite.strategy, call=call, text=rewrite.text, schema_valid=schema_valid)
 
 
 def turn_schema(tools: Sequence[ToolSpec]) -> dict[str, Any]:

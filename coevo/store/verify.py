@@ -70,7 +70,7 @@ def verify_run(store: BlobStore, run: str, *, deep: bool = True) -> Verification
             if output.key not in keys or (deep and content_hash(store.get(output.key)) != output.hash):
                 orphans.append(f"{key}: {output.key}")
     for key, adapter in adapters.items():
-        files = _WEIGHT_FILES if adapter.config.get("method") == "full" else _ADAPTER_FILES
+        files = _WEIGHT_FILES if adapter.dense else _ADAPTER_FILES
         outputs += len(files)
         orphans += [f"{key}: {adapter.key}/{name}" for name in files if not _is_there(f"{adapter.key}/{name}", keys)]
     uncounted = [key for key, one in manifests.items() if one.rows.total + len(one.owed) != one.expected]

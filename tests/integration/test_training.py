@@ -29,7 +29,7 @@ import pytest
 import torch
 
 from cluster.adapters import fetch_folder, read_adapter, tensors_hash
-from cluster.dense import check_dense, dense_hash, is_dense, recast
+from cluster.dense import check_dense, dense_hash, recast
 from cluster.lora_targets import LORA_TARGETS, targets_for
 from cluster.lora_worker import TRACKERS
 from cluster.scoring import mean_nll, reference_logprobs
@@ -239,7 +239,8 @@ def test_all_weights_can_be_trained(tmp_path: Path) -> None:
     assert trained.checks == {"has_weights": True, "shapes": True, "finite": True, "changed": True}
     assert trained.metrics["update_norm"] > 0
     folder = fetch_folder(source.open(), trained.key, tmp_path / "dense")
-    assert is_dense(folder)
+    assert trained.dense
+    assert not (folder / "adapter_config.json").exists()
     assert dense_hash(folder) == trained.weights_hash
     assert "library_name: transformers" in (folder / "README.md").read_text()
     assert not any(str(tmp_path) in path.read_text() for path in folder.glob("*.json"))
