@@ -22,7 +22,9 @@ from coevo.evolve.rounds import SearchRecord
 from coevo.evolve.tiers import Opening
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import canonical_json, content_hash, derive_seed, short
+from coevo.localize.waves import MiningRecord
 from coevo.records import Episode, EpisodeSpec, Localization, Measurement, Record, Verdict
+from coevo.rewrite.recheck import Recheck
 from coevo.store.artifacts import StageManifest
 from coevo.store.harnesses import HarnessRecord
 from coevo.store.ledger import LedgerEntry
@@ -32,7 +34,7 @@ _NAMED = [getattr(coevo.records, name) for name in coevo.records.__all__]
 CORE = [kind for kind in _NAMED if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record]
 _SEARCHED: list[type[Record]] = [SearchRecord, AblationRecord, BaselineRecord, Opening]
 _FURTHER: list[type[Record]] = [
-    *(StageManifest, LedgerEntry, GateDecision, Candidate, ArchiveRecord, ProposalRecord, HarnessRecord),
+    *(StageManifest, LedgerEntry, GateDecision, Candidate, ArchiveRecord, ProposalRecord, HarnessRecord, MiningRecord, Recheck),
     *_SEARCHED,
 ]
 KINDS = {kind.__name__: kind for kind in [*CORE, *_FURTHER]}
