@@ -33,7 +33,7 @@ __all__ = ["CORPUS_SEED", "EPISODES", "SHIPPED", "STEPS", "chosen_families", "me
 
 CORPUS_SEED = 1
 EPISODES = 49_000
-STEPS = 9000
+STEPS = 6000
 TOKENS_PER_BATCH = 4096
 SHIPPED = (
     "config.json",

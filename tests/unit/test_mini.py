@@ -258,14 +258,34 @@ def test_a_corpus_of_nothing_is_refused() -> None:
         CorpusRecipe(("payroll",), 1, CorpusPlan(episodes=0))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_copying_rows_train_what_the_list_determines(tokenizer: FolderTokenizer, name: str) -> None:
-    """Promise 5: and the lists are of this family's own ids."""
+def copying(tokenizer: FolderTokenizer, name: str) -> list[Row]:
     rows = built(replace(BASE_ONLY, episodes=16, copy_share=0.5), tokenizer, families=[load_family(name)])
     copies = [row for row in rows if tokenizer.decode(row[0]).startswith(TOOL)]
     assert len(copies) == 16
+    return copies
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_copying_rows_train_the_numbers_of_a_record(tokenizer: FolderTokenizer, name: str) -> None:
+    """Promise 5: of one to three digits in every family, else a length that is rare there is not learned."""
+    (first, second), lengths = (number.name for number in spec_of(load_family(name)).numbers), set[int]()
+    records = [row for row in copying(tokenizer, name) if not tokenizer.decode(row[0]).startswith(f"{TOOL} list")]
+    assert records
+    for row in records:
+        shown = re.findall(rf" {first}=(\d+) {second}=(\d+){re.escape(END)}", tokenizer.decode(row[0]))
+        assert [tokenizer.decode(row[0][start:stop]) for start, stop in runs(row)] == [f"{a},{b}){END}" for a, b in shown]
+        lengths |= {len(number) for pair in shown for number in pair}
+    assert lengths == {1, 2, 3}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_copying_rows_train_what_the_list_determines(tokenizer: FolderTokenizer, name: str) -> None:
+    """Promise 5: and the lists are of this family's own ids."""
+    copies = copying(tokenizer, name)
     queue, item = spec_of(load_family(name)).letters
-    for row in copies:
+    lists = [row for row in copies if tokenizer.decode(row[0]).startswith(f"{TOOL} list")]
+    assert 4 <= len(lists) <= 12
+    for row in lists:
         ids, mask = row
         header = ids.index(tokenizer.token_id(END))
         assert not any(mask[:header])
