@@ -131,6 +131,10 @@ def _correction(maker: _Maker) -> list[TrainingRow]:
     return maker.mixed(maker.rewritten(maker.material.verified, lambda one: chosen_rewrite(one, maker.config.selection).text))
 
 
+def _highest_gain(maker: _Maker) -> list[TrainingRow]:
+    return maker.mixed(maker.rewritten(maker.material.verified, lambda one: chosen_rewrite(one, "highest_gain").text))
+
+
 def _unverified(maker: _Maker) -> list[TrainingRow]:
     return maker.mixed(maker.rewritten(_offered(maker.material.unverified), _first_text))
 
@@ -208,6 +212,7 @@ ARMS: dict[Arm, tuple[Callable[[_Maker], list[TrainingRow]], str]] = {
     Arm.CORRECTION: (_correction, "correction rows"),
     Arm.CORRECTION_UNVERIFIED: (_unverified, "correction unverified rows"),
     Arm.CORRECTION_CALL_ONLY: (_call_only, "correction call only rows"),
+    Arm.CORRECTION_HIGHEST_GAIN: (_highest_gain, "correction rows"),
     Arm.IMITATION: (_imitation, "imitation rows"),
     Arm.IMITATION_FULL: (_imitation_full, "imitation full rows"),
     Arm.EXPERT_FINISH: (_expert_finish, "expert finish rows"),
@@ -216,7 +221,7 @@ ARMS: dict[Arm, tuple[Callable[[_Maker], list[TrainingRow]], str]] = {
     Arm.LAST_TURN: (_at_last, "last turn rows"),
     Arm.MASK_FAILED: (_mask_failed, "mask failed rows"),
 }
-"""How each arm's rows are made, and the name of its random stream."""
+"""How each arm's rows are made, and the name of its random stream; the two rules of selection share one, for the same own turns."""
 
 
 def arm_rows(

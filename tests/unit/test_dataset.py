@@ -160,6 +160,10 @@ def test_the_rewrite_is_selected_as_configured() -> None:
     mended = correction.model_copy(update={"candidates": (*correction.candidates[:2], refused)})
     assert chosen_rewrite(mended, "highest_gain").strategy == "step 1"
     material = replace(MATERIAL, corrections=[a_correction(episode, 1, offers=3) for episode in FAILED])
+    most = rows_of(Arm.CORRECTION_HIGHEST_GAIN, material=material)
+    assert [row.completion_token_ids for row in most] == [
+        row.completion_token_ids for row in rows_of(Arm.CORRECTION, material=material, selection="highest_gain")
+    ], "the arm is that rule, with the same own turns"
     assert " step 2<|call|>" in next(iter(texts(rows_of(Arm.CORRECTION, material=material, selection="highest_gain"), "rewritten_turn")))
 
 
