@@ -22,6 +22,7 @@ from coevo.yamltext import read_yaml
 
 __all__ = [
     "FROM_ENVIRONMENT",
+    "RESUMABLE",
     "Arm",
     "BudgetConfig",
     "ClusterConfig",
@@ -44,6 +45,7 @@ __all__ = [
     "SpotConfig",
     "TrainConfig",
     "WeakConfig",
+    "default_config",
     "load_config",
     "override",
     "parse_config",
@@ -420,6 +422,35 @@ class RunConfig(Config):
         return content_hash(self.identity())
 
 
+RESUMABLE = (
+    "store",
+    "cluster",
+    "prices",
+    "rollout",
+    "retention",
+    "budget",
+    "weak.engine",
+    "weak.recording",
+    "weak.replicas",
+    "weak.max_num_seqs",
+    "weak.kv_cache_mib",
+    "expert.base_url",
+    "expert.api_key_env",
+    "expert.api_key_file",
+    "expert.requests_per_minute",
+    "expert.tokens_per_minute",
+    "expert.timeout_s",
+    "expert.retries",
+    "expert.price",
+    "expert.recording",
+    "expert.pool.engine",
+    "expert.pool.replicas",
+    "expert.pool.max_num_seqs",
+    "expert.pool.kv_cache_mib",
+)
+"""What may differ when a run is resumed: where, how fast and how far, not what."""
+
+
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a YAML file and apply `a.b=c` overrides (values are YAML).
 
@@ -445,6 +476,11 @@ def parse_config(data: Mapping[str, Any]) -> RunConfig:
         return RunConfig.model_validate(data)
     except ValidationError as error:
         raise ConfigError("the configuration is not valid", seen=_explain(error), fix="mend the keys named above") from error
+
+
+def default_config() -> dict[str, Any]:
+    """Every field at its default, JSON-able: what a field that a stored configuration does not know stood for."""
+    return RunConfig(name="default").model_dump(mode="json")
 
 
 def _explain(error: ValidationError) -> str:

@@ -5,7 +5,7 @@ A stage whose manifest exists is answered from the store: resuming a finished ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from cluster.stores import open_source
 from coevo import __version__
 from coevo.chat import Sampling
-from coevo.config import RunConfig
+from coevo.config import RESUMABLE, RunConfig, default_config
 from coevo.display import Display
-from coevo.errors import PartialResultError, StoreOutage
 from coevo.formats import chat_format
 from coevo.formats.family import ChatFormat
 from coevo.harness.bundle import HarnessBundle
@@ -25,16 +24,14 @@ from coevo.identity import content_hash
 from coevo.mini.model import folder_model_id, mini_path
 from coevo.models.reference import ReferenceSource
 from coevo.models.tokenizer import FolderTokenizer
-from coevo.ports import BlobStore, Executor, ItemState, MapReport, ModelSource, Progress, Stage, StoreSource
-from coevo.records import Record
+from coevo.ports import BlobStore, ModelSource, StoreSource
 from coevo.rewrite.account import ExpertAccount
 from coevo.rewrite.expert import ExpertSource, ReferenceExpertSource
 from coevo.rewrite.llm import ExpertPlayerSource, LLMExpertSource, LLMRecipe
-from coevo.rewrite.spend import PaidSource
 from coevo.rollout import AgentSource
 from coevo.store.artifacts import StageKey, StageManifest, StageWriter, input_hash, read_manifest
 from coevo.store.episodes import EpisodeStore
-from coevo.store.ledger import Budget, Ledger, Spend
+from coevo.store.ledger import Budget, Ledger
 from coevo.store.patient import PatientStore
 from coevo.store.run_directory import RunDirectory
 from coevo.tasks import load_family
@@ -42,40 +39,11 @@ from coevo.tasks.family import Size, Style, TaskFamily
 from jobs.beacon import BeaconDisplay
 from jobs.billing import Billing, require_prices
 from jobs.expert import check_prices, expert_account, expert_identity, expert_recipe, probe_endpoint
-from jobs.plan import EPISODES
 
 if TYPE_CHECKING:
     from jobs.serving import Serving
 
 __all__ = ["RunContext", "StageResult"]
-
-RESUMABLE = (
-    "store",
-    "cluster",
-    "prices",
-    "rollout",
-    "retention",
-    "budget",
-    "weak.engine",
-    "weak.recording",
-    "weak.replicas",
-    "weak.max_num_seqs",
-    "weak.kv_cache_mib",
-    "expert.base_url",
-    "expert.api_key_env",
-    "expert.api_key_file",
-    "expert.requests_per_minute",
-    "expert.tokens_per_minute",
-    "expert.timeout_s",
-    "expert.retries",
-    "expert.price",
-    "expert.recording",
-    "expert.pool.engine",
-    "expert.pool.replicas",
-    "expert.pool.max_num_seqs",
-    "expert.pool.kv_cache_mib",
-)
-"""What may differ when a run is resumed: where, how fast and how far, not what."""
 
 
 def _cluster(context: RunContext) -> AbstractContextManager[Serving]:
@@ -134,7 +102,9 @@ class RunContext:
         check_prices(config)
         require_prices(config)
         probed = probe_endpoint(config) if context.store.head(f"{config.name}/config.json") is None else None
-        context.directory = RunDirectory.open(context.store, name=config.name, config=config.model_dump(mode="json"), ignore=RESUMABLE)
+        context.directory = RunDirectory.open(
+            context.store, name=config.name, config=config.model_dump(mode="json"), ignore=RESUMABLE, defaults=default_config()
+        )
         context.account.pay_probe(probed)
         beacon = BeaconDisplay(display, source.open(), config.name)
         context.display = beacon
@@ -300,11 +270,6 @@ class RunContext:
         if self.engaged:
             self.serving.driver.progress(done, total)
 
-    def _on_progress(self, seen: Progress) -> None:
-        self.display.progress(seen)
-        self.progress(seen.done, seen.total)
-        self.serving.metrics.stage(seen)
-
     @cached_property
     def ledger(self) -> Ledger:
         """What the run has paid, against its budget; kept in the store."""
@@ -312,82 +277,3 @@ class RunContext:
         return Ledger(
             self.store, budget=Budget(usd=bounds.usd, tokens=bounds.tokens, episodes=bounds.episodes), prefix=f"{self.run}/ledger"
         )
-
-    def fan_out(
-        self, stage: Stage, items: Sequence[str], *, bulk: bool, episodes_per_item: int = 1, expert_calls_per_item: int = 0
-    ) -> MapReport:
-        """Run a stage over items with the bulk or the small-batch executor, showing progress, paid from the budget.
-
-        Args:
-            stage: What to run.
-            items: On what.
-            bulk: Whether the bulk executor may take it; it does from `cluster.bulk_min_items` items on.
-            episodes_per_item: Episodes that one item plays at most, for the reservation.
-            expert_calls_per_item: Calls of an LLM expert, for the reservation; episodes that it plays itself are counted without this.
-
-        Raises:
-            BudgetExceeded: The reservation would pass the budget; what is paid stays stored.
-        """
-        name = f"{stage.name}/{content_hash([stage.name, self._agent_of(stage), *items])[:16]}"
-        bought = isinstance(getattr(getattr(stage, "agent", None), "model", None), PaidSource)
-        calls = round(EPISODES[self.size].turns) if bought else expert_calls_per_item
-        with (
-            self.ledger.reservation(name, estimate=self._spend(len(items) * episodes_per_item, tokens=0 if bought else None)) as paid,
-            self.account.holding(name, len(items) * calls) as expert,
-        ):
-            large = bulk and len(items) >= self.config.cluster.bulk_min_items
-            executor: Executor = self.serving.bulk if large else self.serving.small
-            self.display.stage(stage.name, len(items))
-            report = executor.map(stage, items, on_progress=self._on_progress)
-            for outcome in report.outcomes:
-                note = outcome.note if isinstance(outcome.note, dict) else {}
-                played = int(note.get("continuations", outcome.state is not ItemState.OWED))
-                spent = self._spend(played, tokens=0 if bought else note.get("tokens"))
-                # what this process played is paid by the second below; a record that was there was paid by a process that is gone
-                paid.add(spent if outcome.state is ItemState.SKIPPED else spent.model_copy(update={"usd": 0.0}))
-                expert.take(outcome)
-            paid.add(Spend(usd=self.billing.due_usd()))
-            self.billing.bought(expert.spends)
-            if report.owed:
-                self._stop_in_outage(stage.name, report)
-        return report
-
-    def _agent_of(self, stage: Stage) -> str:
-        agent = getattr(stage, "agent", None)
-        return f"{agent.model.model_id} {agent.bundle.hash}" if isinstance(agent, AgentSource) else ""
-
-    def _spend(self, episodes: int, *, tokens: int | None = None) -> Spend:
-        """So many episodes; tokens by the plan's estimate where they were not counted, dollars of our own pools by the configured rates."""
-        estimate = EPISODES[self.size]
-        counted = round(episodes * (estimate.prompt_tokens + estimate.completion_tokens)) if tokens is None else tokens
-        return Spend(usd=self.billing.estimate_usd(counted), tokens=counted, episodes=episodes)
-
-    def close_records(self, writer: StageWriter, report: MapReport, read: Callable[[str], Record], *, name: str) -> StageManifest:
-        """Close a stage whose workers committed one record per item: owed items are listed, the records compacted into one output."""
-        stage = writer.key.stage
-        self.check_owed(stage, report)
-        for outcome in report.owed:
-            writer.owe(outcome.item, attempts=outcome.attempts)
-        records = [read(outcome.item) for outcome in report.outcomes if outcome.state is not ItemState.OWED]
-        if records:
-            writer.write_records(records, name=name)
-        writer.spend(tokens=sum(outcome.note["tokens"] for outcome in report.outcomes if outcome.note and "tokens" in outcome.note))
-        return writer.commit()
-
-    def check_owed(self, stage: str, report: MapReport) -> None:
-        """Raise `PartialResultError` (exit code 3) when more than the allowed share is owed."""
-        allowed = self.config.rollout.owed_share_max
-        if len(report.owed) > allowed * len(report.outcomes):
-            raise PartialResultError(
-                f"{stage}: too many episodes are owed",
-                seen=f"{report.owed_listing()}; allowed {allowed:.1%}",
-                fix="run the same command again to play what is owed, or raise rollout.owed_share_max",
-            )
-
-    def _stop_in_outage(self, stage: str, report: MapReport) -> None:
-        """Raise `StoreOutage` (exit code 3) with what is owed when that is because the store is out: then nothing can be settled either."""
-        try:
-            self.store_source.open().head(f"{self.run}/config.json")
-        except StoreOutage as outage:
-            seen = f"{report.owed_listing()}; {outage.seen}"
-            raise StoreOutage(f"{stage}: the store is out", seen=seen, fix="run the same command again when it answers") from outage

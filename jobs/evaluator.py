@@ -18,6 +18,7 @@ from coevo.rollout import AgentSource
 from coevo.store.harnesses import HarnessStore
 from coevo.store.ledger import Ledger
 from jobs.context import RunContext
+from jobs.fanout import fan_out
 
 __all__ = ["ClusterEvaluator", "metered"]
 
@@ -45,7 +46,7 @@ class ClusterEvaluator:
         items = [item for play, agent in zip(plays, agents, strict=True) for item in marked(agent, play.items)]
         label = f"{STAGE}/{'+'.join(dict.fromkeys(play.purpose for play in plays))}"
         stage = BatchStage(distinct(agents), context.store_source, context.run, label)
-        owed = {outcome.item for outcome in context.fan_out(stage, list(dict.fromkeys(items)), bulk=False).owed}
+        owed = {outcome.item for outcome in fan_out(context, stage, list(dict.fromkeys(items)), bulk=False).owed}
         self.owed += len(owed)
         self.played += len(set(items))
         return [self._read(play, agent, owed) for play, agent in zip(plays, agents, strict=True)]

@@ -12,6 +12,7 @@ from coevo.records import Localization
 from coevo.store.artifacts import StageManifest, read_records
 from jobs.context import RunContext, StageResult
 from jobs.evolve import evolved_harness
+from jobs.fanout import close_records, fan_out
 from jobs.plan import EPISODES
 from jobs.rollout import mined, rollout_manifest
 
@@ -73,8 +74,8 @@ def localize_manifest(context: RunContext, wave: int = 0) -> StageManifest:
         skip_same_call=config.skip_same_call,
     )
     each = 3 * config.candidates * config.continuations
-    report = context.fan_out(stage, failed, bulk=True, episodes_per_item=each, expert_calls_per_item=_calls(context))
-    return context.close_records(writer, report, lambda id: read_localization(context.store, stage.prefix, id), name="localizations")
+    report = fan_out(context, stage, failed, bulk=True, episodes_per_item=each, expert_calls_per_item=_calls(context))
+    return close_records(context, writer, report, lambda id: read_localization(context.store, stage.prefix, id), name="localizations")
 
 
 def localizations(context: RunContext, wave: int = 0) -> list[Localization]:

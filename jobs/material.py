@@ -13,6 +13,7 @@ from coevo.ports import MapReport
 from coevo.records import Correction, Episode
 from coevo.rollout import RolloutStage
 from jobs.context import RunContext
+from jobs.fanout import check_owed, fan_out
 from jobs.rewrite import Wave
 
 __all__ = ["dataset_material"]
@@ -65,7 +66,7 @@ def dataset_material(context: RunContext, bundle: HarnessBundle, mined: Sequence
 def _asked(context: RunContext, bundle: HarnessBundle, prefix: str, arm: Arm, items: Sequence[str]) -> list[Correction]:
     agent = context.agent(context.weak_source, bundle)
     stage = AskStage(agent, context.store_source, prefix, context.run, arm.value, context.rewriter)
-    report = context.fan_out(stage, items, bulk=False, expert_calls_per_item=1)
+    report = fan_out(context, stage, items, bulk=False, expert_calls_per_item=1)
     return [read_asked(context.store, prefix, item) for item in _settled(context, stage.name, report)]
 
 
@@ -75,7 +76,7 @@ def _takeovers(
     agent = context.agent(context.expert_source(bundle), bundle)
     stage = TakeoverStage(agent, context.store_source, context.run)
     turns = {f"{one.episode_id}@{one.turn}": one for one in verified}
-    settled = [turns[item] for item in _settled(context, stage.name, context.fan_out(stage, list(turns), bulk=False))]
+    settled = [turns[item] for item in _settled(context, stage.name, fan_out(context, stage, list(turns), bulk=False))]
     played = context.episodes.get_all([takeover_spec(agent, failed[one.episode_id], one.turn).id for one in settled])
     return tuple(Takeover(episode, one.turn) for episode, one in zip(played, settled, strict=True))
 
@@ -84,12 +85,12 @@ def _expert_episodes(context: RunContext, bundle: HarnessBundle, mined: Sequence
     """The expert on the rollout's instances, under the same harness."""
     items = mined[: context.config.dataset.rows // _TURNS_PER_EPISODE]
     agent = context.agent(context.expert_source(bundle), bundle)
-    report = context.fan_out(RolloutStage(agent, context.store_source, context.run, "dataset/expert"), items, bulk=False)
+    report = fan_out(context, RolloutStage(agent, context.store_source, context.run, "dataset/expert"), items, bulk=False)
     return context.episodes.get_all([agent.spec(item).id for item in _settled(context, "dataset/expert", report)])
 
 
 def _settled(context: RunContext, name: str, report: MapReport) -> list[str]:
     """Items with a record; raises when too many have none."""
-    context.check_owed(name, report)
+    check_owed(context, name, report)
     owed = {outcome.item for outcome in report.owed}
     return [outcome.item for outcome in report.outcomes if outcome.item not in owed]

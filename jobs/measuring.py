@@ -13,6 +13,7 @@ from coevo.rollout import RolloutStage
 from coevo.store.artifacts import StageManifest, StageWriter
 from jobs.context import RunContext
 from jobs.evolve import evolved_harness
+from jobs.fanout import check_owed, fan_out
 
 __all__ = ["base_cells", "grid_table", "measure_cells", "read_measurements", "write_measurements"]
 
@@ -33,8 +34,8 @@ def measure_cells(context: RunContext, cells: Sequence[Cell], items: Sequence[st
     measured = []
     for cell in cells:
         stage = RolloutStage(cell.agent, context.store_source, context.run, f"{label} {cell.name}")
-        report = context.fan_out(stage, items, bulk=True)
-        context.check_owed(f"{label} {cell.name}", report)
+        report = fan_out(context, stage, items, bulk=True)
+        check_owed(context, f"{label} {cell.name}", report)
         measured.append(measure(cell, items, context.episodes))
     return measured
 

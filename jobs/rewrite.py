@@ -14,6 +14,7 @@ from coevo.rewrite.stage import RewriteStage, read_correction
 from coevo.store.artifacts import StageManifest, read_records
 from jobs.context import RunContext, StageResult
 from jobs.evolve import evolved_harness
+from jobs.fanout import close_records, fan_out
 from jobs.localize import localizations, localize_manifest, singles_prefix
 from jobs.rollout import mined, rollout_items, rollout_manifest
 
@@ -76,8 +77,8 @@ def rewrite_manifest(context: RunContext, wave: int = 0) -> StageManifest:
         expert=context.rewriter,
     )
     each = config.rewrite.candidates * config.localize.continuations
-    report = context.fan_out(stage, ids, bulk=True, episodes_per_item=each, expert_calls_per_item=config.rewrite.candidates)
-    return context.close_records(writer, report, lambda id: read_correction(context.store, stage.prefix, id), name="corrections")
+    report = fan_out(context, stage, ids, bulk=True, episodes_per_item=each, expert_calls_per_item=config.rewrite.candidates)
+    return close_records(context, writer, report, lambda id: read_correction(context.store, stage.prefix, id), name="corrections")
 
 
 def waves(context: RunContext) -> tuple[Wave, ...]:

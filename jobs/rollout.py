@@ -13,6 +13,7 @@ from coevo.store.artifacts import StageManifest
 from coevo.tasks.family import Stream
 from jobs.context import RunContext, StageResult
 from jobs.evolve import evolved_harness
+from jobs.fanout import check_owed, fan_out
 
 __all__ = ["main", "mined", "rollout_items", "rollout_manifest"]
 
@@ -30,8 +31,8 @@ def rollout_manifest(context: RunContext, bundle: HarnessBundle, wave: int = 0) 
         context.display.note(f"wave {wave + 1} of at most {len(wave_ranges(context.config.localize))}: {len(items)} more rollouts")
     writer = context.writer(STAGE, inputs, context.sampling, expected=len(items))
     agent = context.agent(context.weak_source, bundle)
-    report = context.fan_out(RolloutStage(agent, context.store_source, context.run, STAGE), items, bulk=True)
-    context.check_owed(STAGE, report)
+    report = fan_out(context, RolloutStage(agent, context.store_source, context.run, STAGE), items, bulk=True)
+    check_owed(context, STAGE, report)
     owed = {outcome.item: outcome.attempts for outcome in report.owed}
     ids = {item: agent.spec(item).id for item in items}
     for item, attempts in owed.items():

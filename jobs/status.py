@@ -13,7 +13,7 @@ import orjson
 from pydantic import ValidationError
 
 from cluster.stores import open_source
-from coevo.config import RunConfig
+from coevo.config import RESUMABLE, RunConfig, default_config
 from coevo.display import Display
 from coevo.display.pace import duration
 from coevo.ports import BlobStore
@@ -29,7 +29,6 @@ __all__ = ["Attempts", "RunStatus", "StageStatus", "read_status", "show_run", "s
 ORDER = ("evolve", "transfer", "rollout", "localize", "rewrite", "mining", "dataset", "tune", "train", "publish", "evaluate", "report")
 NO_STAGES = {"episodes", "attempts", "scratch", "ledger", "expert"}
 SHOWN_IDS = 5
-RESUMABLE = ("store", "cluster", "rollout", "retention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +172,7 @@ def _closing(status: RunStatus, config: RunConfig | None) -> list[str]:
     lines += [f"  {id[:16]}: {count} attempts" for id, count in tries.examples]
     if status.config is not None and config is not None:
         given = config.model_dump(mode="json")
-        changed = [one for one in config_differences(status.config, given) if one.name.partition(".")[0] not in RESUMABLE]
+        changed = config_differences(status.config, given, ignore=RESUMABLE, defaults=default_config())
         lines += [f"config differs from the stored one: {one.name}: {one.stored} -> {one.given}" for one in changed]
     return lines
 

@@ -51,14 +51,23 @@ class RunDirectory:
     fresh: bool
 
     @classmethod
-    def open(cls, store: BlobStore, *, name: str, config: Mapping[str, Any], ignore: Collection[str] = ()) -> RunDirectory:
+    def open(
+        cls,
+        store: BlobStore,
+        *,
+        name: str,
+        config: Mapping[str, Any],
+        ignore: Collection[str] = (),
+        defaults: Mapping[str, Any] | None = None,
+    ) -> RunDirectory:
         """Open a run name, writing `<name>/config.json` on first use.
 
         Args:
             store: The object store.
             name: Run name, one key part or several.
             config: The resolved configuration, JSON-able. It must hold no secrets (I11).
-            ignore: Dotted fields (with all below them) that may differ on resume, such as displays and pool sizes.
+            ignore: Fields that may differ (`config_differences`).
+            defaults: What a field stood for that the stored configuration does not know (`config_differences`).
 
         Raises:
             ConfigError: The name was used with another configuration; nothing is written then.
@@ -67,7 +76,7 @@ class RunDirectory:
         key = check_key(join(name, "config.json"))
         result = store.put_if_absent(key, orjson.dumps(given, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2))
         stored = given if result is not PutResult.CONFLICT else orjson.loads(store.get(key))
-        differences = [d for d in config_differences(stored, given) if not _covered(d.name, ignore)]
+        differences = config_differences(stored, given, ignore=ignore, defaults=defaults)
         if differences:
             raise _used(name, differences)
         return cls(store, name, stored, content_hash(stored), result is PutResult.WRITTEN)
@@ -77,10 +86,25 @@ class RunDirectory:
         return check_key(join(self.name, *parts))
 
 
-def config_differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[Difference]:
-    """Fields that differ, by dotted name, sorted; lists are compared whole."""
-    left, right = dict(_flat(stored)), dict(_flat(given))
-    names = sorted(name for name in left.keys() | right.keys() if left.get(name, _ABSENT) != right.get(name, _ABSENT))
+def config_differences(
+    stored: Mapping[str, Any], given: Mapping[str, Any], *, ignore: Collection[str] = (), defaults: Mapping[str, Any] | None = None
+) -> list[Difference]:
+    """Fields that differ, by dotted name, sorted; lists are compared whole.
+
+    Args:
+        stored: As it was kept.
+        given: As it is now.
+        ignore: Dotted fields (with all below them) that may differ, such as pool sizes.
+        defaults: A configuration of defaults: a field that `stored` does not know and that `given` leaves at its default came with a later
+            version, and is no difference.
+    """
+    left, right, usual = dict(_flat(stored)), dict(_flat(given)), dict(_flat(defaults or {}))
+
+    def same(name: str) -> bool:
+        held, now = left.get(name, _ABSENT), right.get(name, _ABSENT)
+        return held == now or (held == _ABSENT and now == usual.get(name)) or _covered(name, ignore)
+
+    names = sorted(name for name in left.keys() | right.keys() if not same(name))
     return [Difference(name, left.get(name, _ABSENT), right.get(name, _ABSENT)) for name in names]
 
 

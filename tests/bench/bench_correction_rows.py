@@ -41,6 +41,7 @@ from coevo.store.artifacts import read_records
 from jobs.context import RunContext
 from jobs.dataset import dataset_manifest
 from jobs.evolve import evolved_harness
+from jobs.fanout import check_owed, fan_out
 from jobs.rewrite import waves
 
 
@@ -110,8 +111,8 @@ def recheck(context: RunContext, read: Rows, *, rows: int, repeats: int, seed: i
         rewrites=rewrites,
         repeats=repeats,
     )
-    report = context.fan_out(stage, chosen, bulk=False, episodes_per_item=2 * repeats)
-    context.check_owed("recheck", report)
+    report = fan_out(context, stage, chosen, bulk=False, episodes_per_item=2 * repeats)
+    check_owed(context, "recheck", report)
     owed = {outcome.item for outcome in report.owed}
     return summarize([read_recheck(stage, id) for id in chosen if id not in owed])
 

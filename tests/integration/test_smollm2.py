@@ -34,6 +34,7 @@ from coevo.rollout import RolloutStage, draw_items
 from coevo.store.tables import encode_records, table_of
 from coevo.tasks.family import Stream
 from jobs.context import RunContext
+from jobs.fanout import fan_out
 
 CONFIG = Path(__file__).resolve().parents[2] / "jobs" / "configs" / "smollm2.yaml"
 CANARY_ROWS = 32
@@ -83,7 +84,7 @@ def row_of(episode: Episode, turn: int, text: str, tokenizer: FolderTokenizer, *
 def play(context: RunContext, model: ModelSource, seeds: range) -> list[Episode]:
     agent = context.agent(model, context.base_harness)
     items = draw_items(context.family, Stream.SEARCH, context.size, seeds, diversity=1)
-    report = context.fan_out(RolloutStage(agent, context.store_source, context.run, "smollm2"), items, bulk=False)
+    report = fan_out(context, RolloutStage(agent, context.store_source, context.run, "smollm2"), items, bulk=False)
     assert not report.owed, report.owed[:1]
     return [context.episodes.get(agent.spec(item).id) for item in items]
 
@@ -104,7 +105,7 @@ def rewrite(context: RunContext, episode: Episode) -> Correction:
         alpha=0.1,
         expert=context.rewriter,
     )
-    assert not context.fan_out(stage, [episode.id], bulk=False).owed
+    assert not fan_out(context, stage, [episode.id], bulk=False).owed
     return read_correction(context.store, stage.prefix, episode.id)
 
 

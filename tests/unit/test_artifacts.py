@@ -317,6 +317,18 @@ def test_fields_that_decide_nothing_may_differ(store: LocalStore) -> None:
         RunDirectory.open(store, name="a", config={**CONFIG, "clusters": 1}, ignore=["cluster"])
 
 
+def test_a_field_of_a_later_version_differs_only_when_it_is_used(store: LocalStore) -> None:
+    """A run that was begun before the field existed is resumed under its name; a value other than the default is another run."""
+    RunDirectory.open(store, name="a", config=CONFIG)
+    defaults = {**CONFIG, "evolve": {**CONFIG["evolve"], "later": 0}, "section": {"of": [], "its": None}}
+    assert RunDirectory.open(store, name="a", config=defaults, defaults=defaults).config == CONFIG
+    with pytest.raises(ConfigError, match="another configuration") as caught:
+        RunDirectory.open(store, name="a", config={**defaults, "evolve": {**CONFIG["evolve"], "later": 1}}, defaults=defaults)
+    assert "evolve.later: (absent) -> 1" in str(caught.value.seen)
+    with pytest.raises(ConfigError, match="another configuration"):
+        RunDirectory.open(store, name="a", config=defaults)
+
+
 def test_episodes_commit_once(store: LocalStore) -> None:
     """I4."""
     episodes, one = EpisodeStore(store, "run"), episode(1)
