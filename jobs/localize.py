@@ -11,9 +11,9 @@ from coevo.localize.stage import LocalizeStage, read_localization
 from coevo.records import Localization
 from coevo.store.artifacts import StageManifest, read_records
 from jobs.context import RunContext, StageResult
+from jobs.estimates import EPISODES
 from jobs.evolve import evolved_harness
 from jobs.fanout import close_records, fan_out
-from jobs.plan import EPISODES
 from jobs.rollout import mined, rollout_manifest
 
 __all__ = ["localizations", "localize_manifest", "main", "singles_prefix"]

@@ -1,81 +1,34 @@
 """The arithmetic of a run before it starts: a pure function of the configuration, printed at every start and by `--dry-run`.
 
 Counts of episodes, continuations, rows and steps are upper bounds that follow from the configuration. Tokens are estimates: counts times
-the constants of `EPISODES`. What is stored already is not subtracted.
+the constants of `jobs.estimates`. What is stored already is not subtracted.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coevo.config import Arm, RunConfig
+from coevo.config import RunConfig
 from coevo.display.pace import quantity
 from coevo.errors import ConfigError
 from coevo.evolve.budget import check_search_budget
 from coevo.evolve.gate import GatePlan, plan_gate
 from coevo.evolve.plan import SearchPlan, plan_search
 from coevo.evolve.search import SearchTask
-from coevo.localize.waves import wave_ranges
 from coevo.tasks import load_family
 from coevo.tasks.family import Size
 from jobs.billing import Billing
-from jobs.estimates import EPISODES, EpisodeEstimate
+from jobs.estimates import EPISODES
 from jobs.plan_cost import StageCost, StageWork, cost_lines, plan_cost
+from jobs.plan_stages import StagePlan, planned_stages
 
-__all__ = ["DISCORDANT_SHARE", "EPISODES", "TARGET_GAIN", "EpisodeEstimate", "Plan", "StagePlan", "make_plan"]
+__all__ = ["DISCORDANT_SHARE", "TARGET_GAIN", "Plan", "make_plan"]
 
 TARGET_GAIN = 0.15
 """Gain in success rate for which the power of a gate is stated."""
 DISCORDANT_SHARE = 0.40
 """Share of pairs in which two arms of a gate differ: the flip rate of an agent that succeeds on about a third of its instances."""
-CONTINUED_SHARE = 0.5
-"""Part of an episode that a continuation plays: it starts in the middle, its forced turns cost no model call."""
-VARIANTS = 3
-"""Replayed variants per suspect: turn kept, resampled, rewritten."""
-CANARY_ROWS = 32
-"""Rows scored per adapter before it is published (ARCHITECTURE 8)."""
-
-EXPERT_TURNS = 4
-"""Fewest turns of an expert episode; enough are played for the imitation arm's rows."""
-
-_NEEDS = {
-    "evolve": ("evolve",),
-    "transfer": ("evolve", "transfer"),
-    "rollout": ("evolve", "rollout"),
-    "localize": ("evolve", "rollout", "localize"),
-    "rewrite": ("evolve", "rollout", "localize", "rewrite"),
-    "dataset": ("evolve", "rollout", "localize", "rewrite", "dataset"),
-    "tune": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune"),
-    "train": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune", "train"),
-    "publish": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish"),
-    "evaluate": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate"),
-    "run": ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate"),
-    "report": (),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlan:
-    """At most this much work in one stage. `expert_episodes` cost no tokens of the weak model."""
-
-    stage: str
-    episodes: int = 0
-    expert_episodes: int = 0
-    continuations: int = 0
-    rows: int = 0
-    steps: int = 0
-    note: str = ""
-
-    def calls(self, size: Size) -> int:
-        """Model calls of the weak model."""
-        return round(EPISODES[size].turns * (self.episodes + CONTINUED_SHARE * self.continuations))
-
-    def tokens(self, size: Size) -> int:
-        """Prompt and completion tokens of the weak model."""
-        one = EPISODES[size]
-        return round((one.prompt_tokens + one.completion_tokens) * (self.episodes + CONTINUED_SHARE * self.continuations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,87 +83,13 @@ def make_plan(config: RunConfig, *, verb: str = "run") -> Plan:
     Raises:
         ConfigError: The task family is unknown.
     """
-    size, wanted = Size(config.size), _NEEDS[verb]
-    known = {one.stage: one for one in (*_mining(config), *_learning(config))}
-    stages = tuple(known[stage] for stage in wanted if stage in known)
-    searches = "evolve" in wanted and config.evolve.enabled
+    size, stages = Size(config.size), planned_stages(config, verb)
+    searches = any(one.stage == "evolve" for one in stages)
     gate, search = (_gate(config, size), plan_search(config.evolve)) if searches else (None, None)
     costs = plan_cost(config, [StageWork(one.stage, one.tokens(size), one.rows if one.steps else 0) for one in stages])
     lines = tuple(cost_lines(config, costs)) if stages else ()
     plan = Plan(config.name, verb, size, stages, gate, search, _facts(config) if stages else (), costs=costs, cost_lines=lines)
     return replace(plan, warnings=_warnings(plan, config))
-
-
-def _mining(config: RunConfig) -> list[StagePlan]:
-    """Stages up to the verified rewrites."""
-    evolve, localize = config.evolve, config.localize
-    out = []
-    if evolve.enabled:
-        search = plan_search(evolve)
-        out.append(StagePlan("evolve", episodes=search.episodes, note=search.words))
-    both = 2 * config.evaluate.transfer_instances
-    out.append(StagePlan("transfer", episodes=both, expert_episodes=both, note="h0 and h*, weak model and expert"))
-    rollouts, failures = _mined_at_most(config)
-    count = len(wave_ranges(localize))
-    waves = f"; at most {count} waves of {localize.rollouts}, fewer once {localize.rows} rows are verified" if localize.rows else ""
-    out.append(StagePlan("rollout", episodes=rollouts, note=f"h*, search stream{waves}"))
-    tried = failures * localize.candidates * localize.continuations * VARIANTS
-    note = f"{failures} failures x {localize.candidates} suspects x {VARIANTS} variants x {localize.continuations}"
-    out.append(StagePlan("localize", continuations=tried, note=note))
-    verified = failures * config.rewrite.candidates * localize.continuations
-    note = f"{failures} turns x {config.rewrite.candidates} rewrites x {localize.continuations}"
-    out.append(StagePlan("rewrite", continuations=verified, note=note))
-    return out
-
-
-def _mined_at_most(config: RunConfig) -> tuple[int, int]:
-    """Rollouts and failures of all waves up to the ceiling."""
-    waves = wave_ranges(config.localize)
-    rollouts = sum(len(one) for one in waves)
-    return rollouts, config.localize.failures if len(waves) == 1 else sum(min(config.localize.failures, len(one)) for one in waves)
-
-
-def _learning(config: RunConfig) -> list[StagePlan]:
-    """Stages from the rows to the grid."""
-    arms, train, evaluate = config.dataset.arms, config.train, config.evaluate
-    adapters, tried = len(arms) * len(train.seeds), len(arms) * len(train.learning_rates)
-    fresh = adapters - (len(arms) if tried else 0)  # the first seed at the chosen rate was trained by `tune`
-    steps = math.ceil(config.dataset.rows / train.global_batch) * train.epochs
-    imitated = Arm.IMITATION in arms or Arm.IMITATION_FULL in arms
-    rollouts, failures = _mined_at_most(config)
-    expert = min(rollouts, config.dataset.rows // EXPERT_TURNS) if imitated else 0
-    expert += failures if Arm.EXPERT_FINISH in arms else 0
-    under_h0 = arms if evaluate.under_h0 is None else [arm for arm in arms if arm in evaluate.under_h0]
-    cells = 2 + adapters + len(under_h0) * len(train.seeds)
-    played = evaluate.instances * evaluate.repeats
-    return [
-        StagePlan("dataset", expert_episodes=expert, rows=len(arms) * config.dataset.rows, note=f"arms {', '.join(arms)}"),
-        *([_tuning(config, tried, steps)] if tried else []),
-        StagePlan(
-            "train",
-            rows=fresh * config.dataset.rows * train.epochs,
-            steps=fresh * steps,
-            note=f"{fresh} adapters x {steps} steps of {train.global_batch} rows",
-        ),
-        StagePlan("publish", rows=adapters * CANARY_ROWS, note="canary: rows scored by the served weights"),
-        StagePlan(
-            "evaluate",
-            episodes=cells * played,
-            expert_episodes=2 * played,
-            note=f"{cells} cells + 2 of the expert x {evaluate.instances} test instances x {evaluate.repeats}",
-        ),
-    ]
-
-
-def _tuning(config: RunConfig, tried: int, steps: int) -> StagePlan:
-    instances = config.evaluate.tuning_instances
-    return StagePlan(
-        "tune",
-        episodes=tried * instances,
-        rows=tried * (config.dataset.rows * config.train.epochs + CANARY_ROWS),
-        steps=tried * steps,
-        note=f"{len(config.dataset.arms)} arms x {len(config.train.learning_rates)} learning rates x {instances} selection instances",
-    )
 
 
 def _gate(config: RunConfig, size: Size) -> GatePlan:

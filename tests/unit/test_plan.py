@@ -16,7 +16,9 @@ import pytest
 from coevo.config import load_config, parse_config
 from coevo.errors import ConfigError
 from jobs.cli import STAGES
-from jobs.plan import CONTINUED_SHARE, EPISODES, Plan, StagePlan, make_plan
+from jobs.estimates import EPISODES
+from jobs.plan import Plan, make_plan
+from jobs.plan_stages import CONTINUED_SHARE, StagePlan
 
 CONFIGS = Path(__file__).resolve().parents[2] / "jobs" / "configs"
 SMALL = {
