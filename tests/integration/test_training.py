@@ -23,6 +23,7 @@ import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 
 import psutil
 import pytest
@@ -284,10 +285,11 @@ def test_sharding_changes_no_loss(tmp_path: Path) -> None:
     source, job = setting(tmp_path)
     ways = {"one": (1, 2), "two": (2, 2), "three": (2, 3)}
     for method, rate in (("lora", 5e-3), ("full", 1e-3)):
-        base = replace(job, settings=job.settings | {"method": method, "learning_rate": rate, "epochs": 1})
+        base = replace(job, settings=job.settings | {"method": method, "learning_rate": rate, "epochs": 2})
         alone = RayLoraTrainer(source, str(tmp_path / "alone"), in_process=True).train(replace(base, output_prefix=f"out/{method}"))
         reference = curve(source, f"out/{method}")
-        assert reference[-1] < reference[0]
+        half = len(reference) // 2
+        assert fmean(reference[half:]) < fmean(reference[:half]), "the second pass over the same rows"
         with open_session(SESSION):
             for name, (workers, stage) in ways.items():
                 prefix = f"out/{method}-{name}"
