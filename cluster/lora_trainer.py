@@ -47,6 +47,12 @@ class CountingTrainer(SFTTrainer):  # type: ignore[misc]
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
+    def get_decay_parameter_names(self, model: Any) -> list[str]:
+        """Every parameter, so that all lie in one group: the decay is 0, and DeepSpeed 0.19 links the moments of all groups after the first
+        one's step, when the others have none yet; gathering them for a checkpoint then fails.
+        """
+        return [name for name, _ in model.named_parameters()]
+
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
         """TRL's loss; rows and labels are counted where they enter it."""
         trained = inputs["labels"].ne(IGNORED)
