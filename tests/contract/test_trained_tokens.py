@@ -280,6 +280,7 @@ TURNS = st.lists(
 )
 
 
+@pytest.mark.timeout(1200)  # a real tokenizer of 49,000 pieces, on a busy machine
 @given(policy=POLICIES, turns=TURNS, system=WORDS, task=WORDS)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_conversation_under_any_policy(
