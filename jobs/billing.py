@@ -134,8 +134,7 @@ class Billing:
 
     def episode(self) -> Spend:
         """Estimate of one episode of the weak model."""
-        one = EPISODES[Size(self._config.size)]
-        tokens = round(one.prompt_tokens + one.completion_tokens)
+        tokens = round(EPISODES[Size(self._config.size)].tokens)
         return Spend(usd=self.estimate_usd(tokens), tokens=tokens, episodes=1)
 
     def estimate_usd(self, tokens: float) -> float | None:

@@ -12,11 +12,9 @@ from coevo.records import Adapter, TrainingRow
 from coevo.store.artifacts import read_records
 from jobs.context import RunContext
 from jobs.dataset import dataset_manifest
+from jobs.estimates import CANARY_ROWS
 
 __all__ = ["canary_facts", "published"]
-
-CANARY_ROWS = 32
-"""Training rows whose served logprobs are compared with trainer and base (ARCHITECTURE 8 asks for at least 32)."""
 
 
 def canary_rows(context: RunContext, adapter: Adapter) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from coevo.tasks.family import Size
 
-__all__ = ["EPISODES", "EpisodeEstimate", "row_tokens"]
+__all__ = ["CANARY_ROWS", "EPISODES", "EpisodeEstimate", "row_tokens"]
+
+CANARY_ROWS = 32
+"""Training rows whose served logprobs are compared with trainer and base, per adapter (ARCHITECTURE 8 asks for at least 32)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,11 @@ class EpisodeEstimate:
     turns: float
     prompt_tokens: float
     completion_tokens: float
+
+    @property
+    def tokens(self) -> float:
+        """Both."""
+        return self.prompt_tokens + self.completion_tokens
 
 
 EPISODES = {
@@ -31,4 +39,4 @@ Long (payroll): 30 turns, 292,000 and 3,050 characters at 4 characters a token, 
 def row_tokens(size: Size) -> float:
     """Tokens of a training row: the mean prompt of a turn and its completion."""
     one = EPISODES[size]
-    return (one.prompt_tokens + one.completion_tokens) / one.turns
+    return one.tokens / one.turns

@@ -109,8 +109,7 @@ def _agent_of(stage: Stage) -> str:
 
 def _spend(context: RunContext, episodes: int, *, tokens: int | None = None) -> Spend:
     """So many episodes; tokens by the plan's estimate where they were not counted, dollars of our own pools by the configured rates."""
-    estimate = EPISODES[context.size]
-    counted = round(episodes * (estimate.prompt_tokens + estimate.completion_tokens)) if tokens is None else tokens
+    counted = round(episodes * EPISODES[context.size].tokens) if tokens is None else tokens
     return Spend(usd=context.billing.estimate_usd(counted), tokens=counted, episodes=episodes)
 
 

@@ -9,7 +9,7 @@ from coevo.config import Arm, RunConfig
 from coevo.evolve.plan import plan_search
 from coevo.localize.waves import wave_ranges
 from coevo.tasks.family import Size
-from jobs.estimates import EPISODES
+from jobs.estimates import CANARY_ROWS, EPISODES
 
 __all__ = ["CONTINUED_SHARE", "StagePlan", "planned_stages"]
 
@@ -17,27 +17,18 @@ CONTINUED_SHARE = 0.5
 """Part of an episode that a continuation plays: it starts in the middle, its forced turns cost no model call."""
 VARIANTS = 3
 """Replayed variants per suspect: turn kept, resampled, rewritten."""
-CANARY_ROWS = 32
-"""Rows scored per adapter before it is published (ARCHITECTURE 8)."""
-
 EXPERT_TURNS = 4
 """Fewest turns of an expert episode; enough are played for the imitation arm's rows."""
 
+_LOOP = ("evolve", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate")
+"""Every stage of the loop needs those before it."""
 NEEDS = {
-    "evolve": ("evolve",),
+    **{stage: _LOOP[: number + 1] for number, stage in enumerate(_LOOP)},
     "transfer": ("evolve", "transfer"),
-    "rollout": ("evolve", "rollout"),
-    "localize": ("evolve", "rollout", "localize"),
-    "rewrite": ("evolve", "rollout", "localize", "rewrite"),
-    "dataset": ("evolve", "rollout", "localize", "rewrite", "dataset"),
-    "tune": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune"),
-    "train": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune", "train"),
-    "publish": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish"),
-    "evaluate": ("evolve", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate"),
-    "run": ("evolve", "transfer", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate"),
+    "run": ("evolve", "transfer", *_LOOP[1:]),
     "report": (),
 }
-"""Verb -> its stage and what that stage needs."""
+"""Verb -> its stage and what that stage needs, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +49,7 @@ class StagePlan:
 
     def tokens(self, size: Size) -> int:
         """Prompt and completion tokens of the weak model."""
-        one = EPISODES[size]
-        return round((one.prompt_tokens + one.completion_tokens) * (self.episodes + CONTINUED_SHARE * self.continuations))
+        return round(EPISODES[size].tokens * (self.episodes + CONTINUED_SHARE * self.continuations))
 
 
 def planned_stages(config: RunConfig, verb: str) -> tuple[StagePlan, ...]:

@@ -6,7 +6,8 @@ Every wave is three closed stages of its own; the stage `mining` closes them all
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from coevo.localize.waves import MiningRecord, WaveFigures, wave_ranges
 from coevo.records import Correction, Localization
@@ -24,23 +25,48 @@ STAGE = "rewrite"
 MINING = "mining"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wave:
-    """One wave, closed: what was played, in item order, and what came of its failures.
+    """One wave, closed. What it holds is read when it is asked for: a dataset that is finished needs the manifests alone.
 
     Attributes:
-        items: Wanted.
-        failed, succeeded: Ids of episodes.
-        localizations, corrections: One per examined failure, and one per localized one.
+        context: The run.
+        number: From 0.
         manifests: Of its rollout, its localization and its rewrites.
     """
 
-    items: tuple[str, ...]
-    failed: tuple[str, ...]
-    succeeded: tuple[str, ...]
-    localizations: tuple[Localization, ...]
-    corrections: tuple[Correction, ...]
+    context: RunContext = field(repr=False, compare=False)
+    number: int
     manifests: tuple[StageManifest, StageManifest, StageManifest]
+
+    @cached_property
+    def items(self) -> tuple[str, ...]:
+        """Items wanted."""
+        return rollout_items(self.context, self.number)
+
+    @cached_property
+    def _ids(self) -> tuple[list[str], list[str]]:
+        return mined(self.context, self.manifests[0])
+
+    @property
+    def failed(self) -> list[str]:
+        """Ids of failed episodes, in item order."""
+        return self._ids[0]
+
+    @property
+    def succeeded(self) -> list[str]:
+        """Ids of successful episodes, in item order."""
+        return self._ids[1]
+
+    @cached_property
+    def localizations(self) -> tuple[Localization, ...]:
+        """One per examined failure."""
+        return tuple(localizations(self.context, self.number))
+
+    @cached_property
+    def corrections(self) -> tuple[Correction, ...]:
+        """One per localized failure."""
+        return tuple(read_records(self.context.store, self.manifests[2].outputs, Correction))
 
     @property
     def figures(self) -> WaveFigures:
@@ -86,23 +112,14 @@ def waves(context: RunContext) -> tuple[Wave, ...]:
     wanted, done = context.config.localize.rows, list[Wave]()
     for number in range(len(wave_ranges(context.config.localize))):
         done.append(_wave(context, number))
-        if sum(one.figures.verified for one in done) >= wanted:
+        if not wanted or sum(one.figures.verified for one in done) >= wanted:
             break
     return tuple(done)
 
 
 def _wave(context: RunContext, number: int) -> Wave:
     rollout = rollout_manifest(context, evolved_harness(context), number)
-    localize, rewrite = localize_manifest(context, number), rewrite_manifest(context, number)
-    failed, succeeded = mined(context, rollout)
-    return Wave(
-        items=rollout_items(context, number),
-        failed=tuple(failed),
-        succeeded=tuple(succeeded),
-        localizations=tuple(localizations(context, number)),
-        corrections=tuple(read_records(context.store, rewrite.outputs, Correction)),
-        manifests=(rollout, localize, rewrite),
-    )
+    return Wave(context, number, (rollout, localize_manifest(context, number), rewrite_manifest(context, number)))
 
 
 def mining_manifest(context: RunContext, done: tuple[Wave, ...]) -> StageManifest:
