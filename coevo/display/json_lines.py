@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 import orjson
 
-from coevo.display.pace import Clock, Pace
+from coevo.display.lines import LineDisplay
 from coevo.ports import Progress
 
 __all__ = ["JsonDisplay"]
 
-_EVERY_S = 1.0
 
-
-class JsonDisplay:
+class JsonDisplay(LineDisplay):
     """One JSON object per line: events on standard error (progress at most once a second, and the last one), results on standard output."""
-
-    def __init__(self, *, out: TextIO | None = None, err: TextIO | None = None, clock: Clock = time.monotonic) -> None:
-        self._out, self._err, self._clock = out or sys.stdout, err or sys.stderr, clock
-        self._pace = Pace(clock)
-        self._stage = ""
-        self._shown_at = float("-inf")
 
     def start(self, lines: Sequence[str]) -> None:
         """The plan."""
@@ -32,18 +22,15 @@ class JsonDisplay:
 
     def stage(self, name: str, total: int) -> None:
         """Open a stage."""
-        self._stage, self._shown_at = name, float("-inf")
-        self._pace.reset()
+        super().stage(name, total)
+        self._shown_at = float("-inf")
         self._emit(self._err, "stage", {"stage": name, "total": total})
 
     def progress(self, progress: Progress) -> None:
         """Take a snapshot; print it when it is time."""
-        if progress.stage != self._stage:
-            self.stage(progress.stage, progress.total)
-        reading = self._pace.read(progress)
-        if self._clock() - self._shown_at < _EVERY_S and progress.done < progress.total:
+        reading = self._due(progress)
+        if reading is None:
             return
-        self._shown_at = self._clock()
         counts = {"stage": progress.stage, "done": progress.done, "total": progress.total, "owed": progress.owed, "tokens": progress.tokens}
         self._emit(self._err, "progress", {**counts, **reading._asdict()})
 
@@ -58,9 +45,6 @@ class JsonDisplay:
     def result(self, stage: str, lines: Sequence[str]) -> None:
         """The closing lines of a stage."""
         self._emit(self._out, "result", {"stage": stage, "lines": list(lines)})
-
-    def close(self) -> None:
-        """Nothing is live."""
 
     def _emit(self, stream: TextIO, event: str, facts: Mapping[str, Any]) -> None:
         print(orjson.dumps({"event": event, **facts}).decode(), file=stream, flush=True)

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Sequence
-from typing import TextIO
 
-from coevo.display.pace import Clock, Pace, progress_facts
+from coevo.display.lines import LineDisplay
+from coevo.display.pace import progress_facts
 from coevo.ports import Progress
 
 __all__ = ["PlainDisplay"]
 
-_EVERY_S = 5.0
 
-
-class PlainDisplay:
+class PlainDisplay(LineDisplay):
     """Lines of text; a progress line every few seconds at most, and always the last one of a stage."""
 
-    def __init__(self, *, out: TextIO | None = None, err: TextIO | None = None, clock: Clock = time.monotonic) -> None:
-        self._out, self._err, self._clock = out or sys.stdout, err or sys.stderr, clock
-        self._pace = Pace(clock)
-        self._stage = ""
-        self._shown_at = float("-inf")
+    every_s = 5.0
 
     def start(self, lines: Sequence[str]) -> None:
         """The plan."""
@@ -31,18 +23,15 @@ class PlainDisplay:
 
     def stage(self, name: str, total: int) -> None:
         """Open a stage."""
-        self._stage, self._shown_at = name, self._clock()
-        self._pace.reset()
+        super().stage(name, total)
+        self._shown_at = self._clock()
         self._say(f"== {name}: {total} items" if total else f"== {name}")
 
     def progress(self, progress: Progress) -> None:
         """Take a snapshot; print it when it is time."""
-        if progress.stage != self._stage:
-            self.stage(progress.stage, progress.total)
-        reading = self._pace.read(progress)
-        if self._clock() - self._shown_at < _EVERY_S and progress.done < progress.total:
+        reading = self._due(progress)
+        if reading is None:
             return
-        self._shown_at = self._clock()
         share = f"{100 * progress.done / progress.total:.0f} %" if progress.total else ""
         self._say("  ".join((f"{progress.stage}  {progress.done}/{progress.total}", share, *progress_facts(progress, reading))))
 
@@ -63,9 +52,6 @@ class PlainDisplay:
     def result(self, stage: str, lines: Sequence[str]) -> None:
         """The closing lines of a stage."""
         print("\n".join(lines), file=self._out, flush=True)
-
-    def close(self) -> None:
-        """Nothing is live."""
 
     def _say(self, text: str) -> None:
         print(text, file=self._err, flush=True)
