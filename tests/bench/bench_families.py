@@ -273,18 +273,14 @@ def page(results: dict[str, Any]) -> str:
          _tokens(one, "state_tokens"), one["commit"])
         for key, one in tables
     )  # fmt: skip
-    speeds = (
-        (*key.split("/"), *(f"{results[key]['speed'][name]:.3g}" for name in ("open_ms", "episode_ms", "episodes_per_s")),
-         f"{results[key]['speed']['state_bytes'] / 1024:.1f}", *(f"{results[key]['speed'][name]:.3g}" for name in ("fork_ms", "replay_ms")),
-         results[key]["speed"]["commit"])
-        for key in names if "speed" in results[key]
-    )  # fmt: skip
+    speeds = (_speed_row(key, results[key]["speed"]) for key in names if "speed" in results[key])
     parts = [
         PROLOGUE.format(command=COMMAND),
         _grid(("family", "size", "tools", "calls", "observation tokens", "state tokens", "commit"), sizes),
         "\n## Speed\n\nEpisode: open, reference, grade. Fork and replay at half an episode.\n\n",
         _grid(("family", "size", "open ms", "episode ms", "episodes/s", "state KiB", "fork ms", "replay ms", "commit"), speeds),
         HYGIENE,
+        _total(names, results),
         _grid(
             ("family", "size", "diversity", "instances", "plays", "states", "lost", "cheap", "random calls accepted", "failures", "commit"),
             _sweeps(names, results),
@@ -301,6 +297,31 @@ def _sweeps(names: Iterable[str], results: dict[str, Any]) -> Iterator[tuple[Any
                 lost = f"{one['unrecoverable']} ({one['unrecoverable'] / max(1, one['states']):.0%})"
                 numbers = (one["instances"], one["plays"], one["states"], lost, one["cheap"], one["accepted"], len(one["failures"]))
                 yield (*key.split("/"), diversity, *numbers, one["commit"])
+
+
+def _total(names: Iterable[str], results: dict[str, Any]) -> str:
+    """All sweeps in one sentence."""
+    done = [one for key in names for diversity in DIALS if (one := results[key].get(f"sweep {diversity}"))]
+    count = {
+        name: sum(one[name] for one in done) for name in ("instances", "plays", "states", "unrecoverable", "cheap", "accepted", "checks")
+    }
+    return (
+        f"In all: {count['instances']:,} instances, {count['plays']:,} reference plays, {count['states']:,} random states of which "
+        f"{count['unrecoverable']:,} ({count['unrecoverable'] / max(1, count['states']):.1%})\nlost, {count['cheap']:,} cheap episodes, "
+        f"{count['accepted']:,} random calls accepted, {count['checks']:,} reopened, forked, replayed or searched worlds; "
+        f"{sum(len(one['failures']) for one in done)} failures.\n\n"
+    )
+
+
+def _speed_row(key: str, one: dict[str, Any]) -> tuple[str, ...]:
+    before, after = ("open_ms", "episode_ms", "episodes_per_s"), ("fork_ms", "replay_ms")
+    state = f"{one['state_bytes'] / 1024:.1f}"
+    return (*key.split("/"), *(_rounded(one[name]) for name in before), state, *(_rounded(one[name]) for name in after), one["commit"])
+
+
+def _rounded(value: float) -> str:
+    """Three digits, and no exponent."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _tokens(one: dict[str, float], name: str) -> str:
