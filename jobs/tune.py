@@ -56,7 +56,7 @@ def _choice(context: RunContext, measured: Mapping[str, Measurement]) -> dict[Ar
 
 
 def _cell_name(arm: Arm, rate: float) -> str:
-    return f"{arm}/h* at {rate:g}"
+    return f"{arm}/h* at {rate}"
 
 
 def _manifest(context: RunContext) -> StageManifest:
