@@ -2,8 +2,7 @@
 
 The corpus is a function of its recipe and the code, the weights of corpus, shape, seed and processor type. The gates are those of
 `coevo.mini.gates`, fixed before any training. The same command again goes on where it was stopped: finished parts of the corpus are kept,
-training resumes from its last checkpoint. What ships is to be the output for seed 0 with the files in `SHIPPED`. The weights that ship now
-are older: payroll alone, made by this script as it was at commit 3d2f206, whose corpus today's teacher does not give.
+training resumes from its last checkpoint. What ships is the output for seed 0 with the files in `SHIPPED`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from coevo.errors import ConfigError
 from coevo.harness.sandbox import shared_pool
 from coevo.identity import content_hash
 from coevo.mini.corpus import CorpusPlan, build_corpus, pack
-from coevo.mini.tokenizer import Vocabulary, save_tokenizer, word_list
+from coevo.mini.tokenizer import save_tokenizer, word_list
 from coevo.models.tokenizer import FolderTokenizer
 from coevo.tasks import load_family
 
@@ -51,7 +51,7 @@ class CorpusRecipe:
     @property
     def digest(self) -> str:
         """12 hex digits over recipe and vocabulary."""
-        return content_hash([asdict(self), *word_list(Vocabulary.FAMILIES)])[:12]
+        return content_hash([asdict(self), *word_list()])[:12]
 
 
 @dataclass(frozen=True, slots=True)

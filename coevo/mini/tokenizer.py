@@ -1,31 +1,21 @@
-"""The embedded model's tokenizers: whole words of a closed list, single digits, bytes for everything else.
+"""The embedded model's tokenizer: whole words of a closed list, single digits, bytes for everything else.
 
 Words are stored with their preceding space and the format writes a space before every word, so a word has exactly one token wherever it
 stands; digits never carry a space. Both make copying learnable for a model of a million parameters (ids and amounts are copied digit by
 digit). The lists of verbs are larger than any harness uses: pretraining draws tool names from them, so names must be read from the context.
-Weights and word list belong together: a list that has shipped keeps its order for ever, a wider one is a vocabulary of its own.
+Weights and word list belong together: an id is a place in the list, so words are only ever added at its end, and then weights are trained anew.
 """
 
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 
 from coevo.formats.mini import END, PAD, SPECIAL_TOKENS
 from coevo.tasks import FAMILIES
 
-__all__ = ["CHAIN_NAMES", "LIST_NAMES", "RECORD_NAMES", "WORDS", "Vocabulary", "build_tokenizer", "save_tokenizer", "word_list"]
-
-
-class Vocabulary(StrEnum):
-    """Which closed word list a tokenizer has."""
-
-    PAYROLL = "payroll"
-    """`WORDS`: the payroll miniature, prose and name pools; 448 ids."""
-    FAMILIES = "families"
-    """`WORDS`, then the words of every family's miniature in the order of `coevo.tasks.FAMILIES`."""
+__all__ = ["CHAIN_NAMES", "LIST_NAMES", "RECORD_NAMES", "WORDS", "build_tokenizer", "save_tokenizer", "word_list"]
 
 
 CHAIN_NAMES = (
@@ -50,26 +40,24 @@ _PROSE = (
 ).split()
 _TOOLS = "list_employees get_record calc submit_pay escalate finish".split()
 WORDS = tuple(dict.fromkeys([*_PROSE, *_TOOLS, *LIST_NAMES, *RECORD_NAMES, *CHAIN_NAMES]))
-"""The closed word list of `Vocabulary.PAYROLL`, in id order."""
+"""The payroll miniature, prose and name pools, in id order."""
 
 _PIECES = r" ?[A-Za-z_]+|\d| ?[^\sA-Za-z_\d]|\s"
 _SPACED_MARKS = (" .", " ,")
 
 
-def word_list(vocabulary: Vocabulary) -> tuple[str, ...]:
-    """The closed word list of a vocabulary, in id order, without repeats."""
-    if vocabulary is Vocabulary.PAYROLL:
-        return WORDS
+def word_list() -> tuple[str, ...]:
+    """The closed word list in id order, without repeats: `WORDS`, then every family's miniature in the order of `coevo.tasks.FAMILIES`."""
     modules = (import_module(f"{path.partition(':')[0]}.mini") for path in FAMILIES.values())
     return tuple(dict.fromkeys([*WORDS, *(word for module in modules for word in module.WORDS)]))
 
 
-def build_tokenizer(vocabulary: Vocabulary = Vocabulary.FAMILIES) -> dict[str, object]:
+def build_tokenizer() -> dict[str, object]:
     """The content of `tokenizer.json`: BPE with no merges, so that a piece is a known word or single bytes."""
     alphabet = _byte_alphabet()
     spell = dict(enumerate(alphabet))
     pieces = [*SPECIAL_TOKENS, *sorted(alphabet)]
-    pieces += ["".join(spell[byte] for byte in f" {word}".encode()) for word in word_list(vocabulary)]
+    pieces += ["".join(spell[byte] for byte in f" {word}".encode()) for word in word_list()]
     pieces += ["".join(spell[byte] for byte in mark.encode()) for mark in _SPACED_MARKS]
     while len(pieces) % 64:
         pieces.append(f"<|spare_{len(pieces)}|>")
@@ -103,10 +91,10 @@ def build_tokenizer(vocabulary: Vocabulary = Vocabulary.FAMILIES) -> dict[str, o
     }
 
 
-def save_tokenizer(folder: Path, *, vocabulary: Vocabulary = Vocabulary.FAMILIES) -> None:
+def save_tokenizer(folder: Path) -> None:
     """Write `tokenizer.json` and the two small files that transformers and vLLM read beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokenizer.json").write_text(json.dumps(build_tokenizer(vocabulary), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    (folder / "tokenizer.json").write_text(json.dumps(build_tokenizer(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": END,
