@@ -31,7 +31,7 @@ __all__ = ["MINI_NOISE", "BetaNoise", "FutileProposer", "SimulatedEvaluator", "f
 _QUANTILES = 4096
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_WORST, _BEST = -0.35, 0.55  # effects that add up stay where `MINI_NOISE` has room
+_WORST, _BEST = -0.30, 0.65  # effects that add up stay where `MINI_NOISE` has room
 _SAMPLING = Sampling(0.7, 1.0, 96)
 
 
@@ -66,10 +66,9 @@ class BetaNoise(NamedTuple):
         return cls(mean * total, (1 - mean) * total)
 
 
-MINI_NOISE = BetaNoise.of(mean=0.40, flip_rate=0.23)
-"""The embedded model under the base harness. Mean: 39.7 % of 300 test instances. Flip rate: three gates of the quickstart on 240 instances
-each met 54 to 58 differing pairs (deltas and p-values in EXPERIMENTS.md, inverted by the exact test), whose edit moved the rate by 6 points
-only; so 0.23 is rather too high for noise alone."""
+MINI_NOISE = BetaNoise.of(mean=0.32, flip_rate=0.38)
+"""The embedded model under the base harness of payroll: `tests/bench/bench_noise.py`, 800 episodes of 400 instances (EXPERIMENTS.md). The
+other families' flip rates are 0.27 to 0.38."""
 
 
 def shifted(rates: NDArray[np.float64], effect: float, mean: float) -> NDArray[np.float64]:
