@@ -3,7 +3,7 @@
 Words are stored with their preceding space and the format writes a space before every word, so a word has exactly one token wherever it
 stands; digits never carry a space. Both make copying learnable for a model of a million parameters (ids and amounts are copied digit by
 digit). The lists of verbs are larger than any harness uses: pretraining draws tool names from them, so names must be read from the context.
-Weights and word list belong together: an id is a place in the list, so words are only ever added at its end, and then weights are trained anew.
+Weights and word list belong together: an id is a place in the list, so another list needs other weights.
 """
 
 from __future__ import annotations
