@@ -2,8 +2,8 @@
 
 - `best_of_n`: the base harness plays every instance N times and keeps one try without looking at a grade: the one whose changes to the
   world most tries agree on. The share of instances that any try solved is given too, as the ceiling of every such choice.
-- `self_refine`: the model plays again with the record of its own last try in the prompt, until a try ends without a refused call or the
-  episodes are used; the last try counts.
+- `self_refine`: the model plays again with the record of its own last try in the prompt, until it stands by its answer (two tries in a row
+  go through without a refused call and change the world alike) or the episodes are used; the last try counts.
 - `prompt_only`: the same search, its proposer held to the system prompt, under the same bound on episodes.
 
 h0, h* and the baselines are compared on the same fresh selection instances. Limit: the first two spend at test time what a search spends
@@ -132,7 +132,7 @@ def measure_baselines(
         if name == "best_of_n":
             made.append(_tried_row(name, base, items, best_of_n(base, items, old, tries, evaluator=evaluator, writes=writes)))
         elif name == "self_refine":
-            made.append(_tried_row(name, base, items, self_refine(base, items, old, tries, evaluator=evaluator)))
+            made.append(_tried_row(name, base, items, self_refine(base, items, old, tries, evaluator=evaluator, writes=writes)))
         else:
             made.append(_prompt_only(base, record, task, items, _Means(evaluator, proposer, store, prefix)))
     star = made[1].measurement
@@ -166,21 +166,28 @@ def _changes(episode: Episode, writes: frozenset[str]) -> bytes:
     return b"\n".join(sorted({canonical_json([call.name, call.arguments]) for call in episode.world_log if call.name in writes}))
 
 
-def self_refine(base: HarnessBundle, items: Sequence[str], first: Episodes, tries: int, *, evaluator: Evaluator) -> _Tried:
-    """Try again with one's own record until nothing was refused."""
-    counted, played = dict(first), len(first)
+def self_refine(
+    base: HarnessBundle, items: Sequence[str], first: Episodes, tries: int, *, evaluator: Evaluator, writes: frozenset[str]
+) -> _Tried:
+    """Try again with one's own record until the answer stands. No grade is read."""
+    counted, before, played = dict(first), dict[str, Episode](), len(first)
     solved = {item for item, episode in first.items() if episode.success}
     for number in range(1, tries):
-        rough = [item for item in items if item in counted and _rough(counted[item])]
-        if not rough:
+        doubtful = [item for item in items if item in counted and not _stands(counted[item], before.get(item), writes)]
+        if not doubtful:
             break
-        plays = [Play(_refined(base, counted[item]), (_again(item, number),), "self_refine") for item in rough]
-        for item, episodes in zip(rough, evaluator.play(plays), strict=True):
+        plays = [Play(_refined(base, counted[item]), (_again(item, number),), "self_refine") for item in doubtful]
+        for item, episodes in zip(doubtful, evaluator.play(plays), strict=True):
             for episode in episodes.values():
-                counted[item] = episode
+                before[item], counted[item] = counted[item], episode
                 played += 1
                 solved |= {item} if episode.success else set()
     return _Tried(counted, played, len(solved), tries)
+
+
+def _stands(last: Episode, before: Episode | None, writes: frozenset[str]) -> bool:
+    """Whether the player has no reason to doubt its last try: nothing went wrong that it could see, and the try before did the same."""
+    return before is not None and not _rough(last) and _changes(last, writes) == _changes(before, writes)
 
 
 def _refined(base: HarnessBundle, episode: Episode) -> HarnessBundle:

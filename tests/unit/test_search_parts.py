@@ -26,7 +26,7 @@ from coevo.chat import Sampling
 from coevo.config import EvolveConfig
 from coevo.evolve.ablate import ablate, units
 from coevo.evolve.archive import Archive, Candidate
-from coevo.evolve.baselines import chosen_try, measure_baselines, refine_note
+from coevo.evolve.baselines import chosen_try, measure_baselines, refine_note, self_refine
 from coevo.evolve.crossover import complements, crossovers
 from coevo.evolve.evaluator import Answer, Play, Steps, Wish, alone, side_by_side
 from coevo.evolve.gate import GateConfig
@@ -103,7 +103,7 @@ def test_parts_are_answered_together() -> None:
 def test_a_futile_edit_stops_early() -> None:
     """Promise 3."""
     harmful, fair = worded(BASE, "harmful"), worded(BASE, "fair")
-    evaluator = SimulatedEvaluator(1, effects={harmful.hash: -0.39, fair.hash: 0.2})
+    evaluator = SimulatedEvaluator(1, effects={harmful.hash: -0.31, fair.hash: 0.3})
     items = SearchTier.of(FAMILY, Size.MINI, 1, seed=1).draw(first=0, count=40)
     incumbent = evaluator.play([Play(BASE, items, "search")])[0]
     entrants = [Entrant(Edit("prompt", "word", "it may", (), (), (), bundle), BASE.hash, incumbent) for bundle in (harmful, fair)]
@@ -233,6 +233,37 @@ def test_a_try_is_chosen_by_agreement_and_no_grade() -> None:
     assert "success" not in refine_note(odd)
 
 
+class Scripted:
+    """An evaluator whose tries of any instance are a list, in turn."""
+
+    def __init__(self, *tries: Episode) -> None:
+        self.tries, self.shown = list(tries), list[str]()
+
+    def play(self, plays: Sequence[Play]) -> list[dict[str, Episode]]:
+        self.shown += [one.bundle.system_prompt for one in plays]
+        return [{item: self.tries.pop(0) for item in one.items} for one in plays]
+
+
+@pytest.mark.parametrize(
+    ("more", "counts", "episodes"),
+    [
+        ([tried(("submit", 5))], 5, 2),
+        ([tried(("submit", 7)), tried(("submit", 7)), tried(("submit", 9))], 7, 3),
+        ([tried(("submit", 7)), tried(("submit", 8)), tried(("submit", 9))], 9, 4),
+    ],
+    ids=["agrees at once", "changes its mind once", "never settles"],
+)
+def test_self_refinement_goes_on_until_the_answer_stands(more: list[Episode], counts: int, episodes: int) -> None:
+    """Promise 8: a try counts once the one before did the same without trouble, or when the tries are used."""
+    smooth = [one.model_copy(update={"turns": ()}) for one in more]
+    item, evaluator = f"{key(0)}#0", Scripted(*smooth)
+    first = {item: tried(("submit", 5)).model_copy(update={"turns": ()})}
+    done = self_refine(BASE, [item], first, 4, evaluator=evaluator, writes=frozenset({"submit"}))
+    assert done.counted[item].world_log[0].arguments == {"value": counts}
+    assert done.played == episodes
+    assert all("last try ended" in prompt for prompt in evaluator.shown)
+
+
 def test_baselines_share_instances_and_budget(tmp_path: Path) -> None:
     """Promise 8: equal episodes, the same instances, and prompt-only edits that change the prompt alone."""
     planted: dict[str, float] = {}
@@ -247,7 +278,7 @@ def test_baselines_share_instances_and_budget(tmp_path: Path) -> None:
     assert rows["best_of_n"].tries == 1 + record.episodes // 12
     assert rows["best_of_n"].episodes <= record.episodes + 12
     assert (rows["best_of_n"].any_try or 0) >= sum(sum(row) for row in rows["h0"].measurement.success.values()) / 12
-    assert rows["self_refine"].episodes == 12, "no simulated try is refused anything"
+    assert rows["self_refine"].episodes == 24, "no simulated try is refused anything or changes the world: the second agrees with the first"
     assert rows["prompt_only"].episodes <= record.episodes + 12
     assert rows["h*"].against_best is None
     assert rows["h0"].against_best is not None
