@@ -21,7 +21,7 @@ from coevo.evolve.evaluator import Play
 from coevo.evolve.propose import Edit, Evidence
 from coevo.evolve.rounds import Round
 from coevo.evolve.search import SearchTask, search
-from coevo.evolve.simulated import SimulatedEvaluator
+from coevo.evolve.simulated import BetaNoise, SimulatedEvaluator
 from coevo.harness.bundle import HarnessBundle
 from coevo.identity import content_hash
 from coevo.records import Episode
@@ -31,6 +31,7 @@ from coevo.tasks.family import Size
 ROOT = Path(__file__).parents[2]
 LOCKED = json.loads((ROOT / "tests/data/evolve/quickstart_decisions.json").read_text(encoding="utf-8"))
 SETTINGS = ("evolve.generations=6", "evolve.patience=3", "evolve.gate_instances=240")
+NOISE = BetaNoise.of(mean=0.40, flip_rate=0.23)  # what was assumed of the embedded model then
 DECIDING = ("search", "race", "gate")
 EFFECTS = {"strong": 0.25, "fair": 0.12, "faint": 0.05, "null-a": 0.0, "null-b": 0.0, "harmful": -0.2}
 
@@ -92,7 +93,7 @@ def decisions(seed: int) -> dict[str, Any]:
     task = SearchTask(family, Size(config.size), config.diversity, config.evolve, seed)
     base = HarnessBundle.load(family.base_harness(Size(config.size))).replace(name="demo", parent=None)
     proposer = Named(names={base.hash: base.name})
-    evaluator = Watched(seed, effects=proposer.effects, identity=lambda bundle: bundle.name)
+    evaluator = Watched(seed, NOISE, effects=proposer.effects, identity=lambda bundle: bundle.name)
     record = search(base, task, evaluator=evaluator, proposer=proposer)
     return {
         "rounds": [decided(one, proposer.names) for one in record.rounds],

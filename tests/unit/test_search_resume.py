@@ -108,7 +108,7 @@ class Bench:
         ledger = Ledger(store, budget=self.budget, prefix="run/search")
         paying = MeteredEvaluator(coins, ledger, EACH, closing_episodes(CONFIG))
         paying.hold()
-        record = search(BASE, TASK, evaluator=paying, proposer=FutileProposer(planted, effect=0.35))
+        record = search(BASE, TASK, evaluator=paying, proposer=FutileProposer(planted, effect=0.5))
         paying.release()
         return record, coins, ledger
 
