@@ -43,7 +43,7 @@ class DatasetConfig(Config):
     """Which rows are trained on."""
 
     arms: tuple[Arm, ...] = (Arm.CORRECTION, Arm.IMITATION)
-    """Arms to build, train and evaluate (`coevo.config.Arm`)."""
+    """Arms to build, train and evaluate (`coevo.config.Arm`). None: a run evolves and measures the harness and learns nothing."""
     rows: int = Field(240, ge=8)
     """Rows (trained turns) per arm, at most; arms are cut to the smallest."""
     self_success_share: float = Field(0.5, ge=0, lt=1)

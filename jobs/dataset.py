@@ -7,11 +7,12 @@ from dataclasses import asdict
 
 import orjson
 
-from coevo.config import Arm
+from coevo.config import Arm, RunConfig
 from coevo.dataset.arms import Material, arm_rows
 from coevo.dataset.balance import equalize, token_ratios
 from coevo.dataset.export import PREFERENCES, SUPERVISED, preference_rows, supervised_rows
 from coevo.dataset.guard import FittedRows, check_rows, fit_rows, require_disjoint
+from coevo.errors import ConfigError
 from coevo.identity import content_hash
 from coevo.records import TrainingRow
 from coevo.rollout import parse_item
@@ -23,7 +24,7 @@ from jobs.material import dataset_material
 from jobs.rewrite import Wave, mining_manifest, waves
 from jobs.streams import evaluation_tasks
 
-__all__ = ["data_hash", "dataset_facts", "dataset_manifest", "main"]
+__all__ = ["data_hash", "dataset_facts", "dataset_manifest", "main", "require_arms"]
 
 STAGE = "dataset"
 
@@ -34,6 +35,7 @@ def dataset_manifest(context: RunContext) -> StageManifest:
     Outputs: the records of each arm (`<arm>`), the same rows as TRL and `datasets` read them (`<arm>-sft`), preference pairs where they are
     wanted (`preferences`), and `facts.json`.
     """
+    require_arms(context.config)
     config, bundle, mined = context.config, evolved_harness(context), waves(context)
     inputs = _inputs(context, mined) | {"harness": bundle.hash}
     settings = {
@@ -102,6 +104,13 @@ def _write(writer: StageWriter, context: RunContext, arms: Mapping[str, list[Tra
             selection=context.config.dataset.selection,
         )
         writer.write_rows(pairs, arrow_schema(PREFERENCES), name="preferences", counted=False)
+
+
+def require_arms(config: RunConfig) -> None:
+    """Raises `ConfigError` where a run without arms is asked to learn."""
+    if not config.dataset.arms:
+        fix = "name an arm; without one coevo run and coevo evaluate measure the harness alone"
+        raise ConfigError("no arms to learn from", seen="dataset.arms: []", fix=fix)
 
 
 def dataset_facts(context: RunContext) -> dict[str, dict[str, object]]:

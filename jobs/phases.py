@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.pool_policy import Phase, PhasedPolicy, PolicySettings, PoolShape
 from coevo.config import RunConfig
 
-__all__ = ["RUN_PHASES", "phase_policy", "phases_of"]
+__all__ = ["LEARNING", "RUN_PHASES", "phase_policy", "phases_of"]
 
 WEAK = "weak"
 
@@ -25,9 +25,15 @@ RUN_PHASES = (
 """In the order of `jobs.run.PHASES`. Their lengths are not known ahead: the driver's progress gives the remainder of the current one."""
 
 
+LEARNING = frozenset({"rollout", "localize", "rewrite", "dataset", "tune", "train", "publish"})
+"""Phases that serve the arms."""
+
+
 def phases_of(config: RunConfig) -> tuple[Phase, ...]:
-    """Those that a configuration has: `tune` needs a grid of learning rates."""
-    return tuple(one for one in RUN_PHASES if one.name != "tune" or config.train.learning_rates)
+    """Those that a configuration has: without arms the harness alone is evolved and measured, and `tune` needs a grid of learning rates."""
+    left_out = set() if config.dataset.arms else set(LEARNING)
+    left_out |= set() if config.train.learning_rates else {"tune"}
+    return tuple(one for one in RUN_PHASES if one.name not in left_out)
 
 
 def phase_policy(config: RunConfig) -> PhasedPolicy:

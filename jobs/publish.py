@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobs.canary import canary_facts, published
 from jobs.context import RunContext, StageResult
+from jobs.dataset import require_arms
 from jobs.train import adapters
 
 __all__ = ["main"]
@@ -13,6 +14,7 @@ STAGE = "publish"
 
 def main(context: RunContext) -> StageResult:
     """Publish what is not published, and tell the canary's figures."""
+    require_arms(context.config)
     lines = []
     for adapter in adapters(context):
         if canary_facts(context, adapter) is None:

@@ -37,7 +37,8 @@ STAGE = "report"
 def facts_of(context: RunContext) -> ReportFacts:
     """Everything the finished stages stored. Stages that are not done are run: a report has no holes."""
     config, measured, trained = context.config, transfer(context), adapters(context)
-    evolved, mined = evolution(context), waves(context)
+    evolved, arms = evolution(context), bool(config.dataset.arms)
+    mined = waves(context) if arms else ()
     by_name = {one.name: [one] for one in measured}
     publishes = [fact for one in trained if (fact := canary_facts(context, one)) is not None]
     return ReportFacts(
@@ -58,8 +59,8 @@ def facts_of(context: RunContext) -> ReportFacts:
         openings=read_openings(context.store, context.run),
         localizations=tuple(one for wave in mined for one in wave.localizations),
         corrections=tuple(one for wave in mined for one in wave.corrections),
-        mining=mining(context, mined),
-        datasets={arm: DatasetFigures.model_validate(fact) for arm, fact in dataset_facts(context).items()},
+        mining=mining(context, mined) if arms else None,
+        datasets={arm: DatasetFigures.model_validate(fact) for arm, fact in (dataset_facts(context) if arms else {}).items()},
         tuning=tuple(tuning(context)),
         adapters=tuple(trained),
         curves={one.model_id: curve for one in trained if (curve := _curve(context, one.key))},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coevo.records import Adapter
 from jobs.billing import training_held
 from jobs.context import RunContext, StageResult
+from jobs.dataset import require_arms
 from jobs.training import train_adapter
 from jobs.tune import chosen_rates
 
@@ -41,6 +42,7 @@ def _close(context: RunContext, trained: list[tuple[Adapter, float]]) -> None:
 
 def main(context: RunContext) -> StageResult:
     """Train and tell the losses."""
+    require_arms(context.config)
     lines = (
         f"{one.model_id} ({one.arm}, seed {one.seed}): {one.rows} rows, {one.trained_tokens} trained tokens, {one.steps} steps, "
         f"loss {one.metrics.get('loss_first', float('nan')):.3f} -> {one.metrics.get('loss_last', float('nan')):.3f}"

@@ -32,14 +32,14 @@ STAGE = "tune"
 def chosen_rates(context: RunContext) -> dict[Arm, float]:
     """Arm -> learning rate; trained and measured when the stage is not closed."""
     train, arms = context.config.train, context.config.dataset.arms
-    if not train.learning_rates:
+    if not train.learning_rates or not arms:
         return dict.fromkeys(arms, train.learning_rate)
     return {Arm(one.arm): one.learning_rate for one in tuning(context) if one.chosen}
 
 
 def tuning(context: RunContext) -> list[TunedRate]:
     """Every arm at every rate; nothing without a grid."""
-    if not context.config.train.learning_rates:
+    if not context.config.train.learning_rates or not context.config.dataset.arms:
         return []
     measured = {one.name: one for one in read_measurements(context, _manifest(context))}
     chosen = _choice(context, measured)
