@@ -8,6 +8,7 @@ failed ones up to the failing turn, and rewritten turns. Order and choice are fu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -105,20 +106,29 @@ class _Maker:
 
     def own(self, wanted: int) -> list[TrainingRow]:
         """Successful turns of the weak model, chosen by the configured rule."""
-        material = self.material
-        contrast = self.config.self_success == "contrast"
-        tools = _contrast_tools(material.verified, material.failed) if contrast else None
-        pool = self.usable((episode for episode in material.successes if episode.success), tools)
-        chosen = self.random.sample(pool, min(wanted, len(pool)))
+        pool = self.usable(episode for episode in self.material.successes if episode.success)
+        chosen = (
+            self.contrasting(pool, wanted) if self.config.self_success == "contrast" else self.random.sample(pool, min(wanted, len(pool)))
+        )
         return [self.sampled("self_success", episode, index) for episode, index in chosen]
 
-    def usable(self, episodes: Iterable[Episode], tools: frozenset[str] | None = None) -> list[tuple[Episode, int]]:
-        """Turns that called a tool (one of `tools`), were not refused and were not cut off by the token limit."""
+    def contrasting(self, pool: Sequence[tuple[Episode, int]], wanted: int) -> list[tuple[Episode, int]]:
+        """Turns that called what the failed turns called, each tool as often as they did: a rare decision must not crowd out the one that
+        most corrections turn around, or they over-generalize (EXPERIMENTS.md). What a tool lacks, the others give.
+        """
+        decided = _failed_tools(self.material.verified, self.material.failed)
+        pools = {tool: [turn for turn in pool if _called(turn) == tool] for tool in sorted(decided)}
+        quotas: Counter[str] = Counter()
+        while quotas.total() < wanted and (left := [tool for tool, turns in pools.items() if len(turns) > quotas[tool]]):
+            quotas[max(left, key=lambda tool: decided[tool] / (quotas[tool] + 1))] += 1
+        return [turn for tool, turns in pools.items() for turn in self.random.sample(turns, quotas[tool])]
+
+    def usable(self, episodes: Iterable[Episode]) -> list[tuple[Episode, int]]:
+        """Turns that called a tool, were not refused and were not cut off by the token limit."""
         end = self.tokenizer.encode(self.chat_format.end_of_turn)[-1]
 
         def fits(turn: Turn) -> bool:
-            called = turn.call is not None and not turn.result_error and (tools is None or turn.call.name in tools)
-            return called and turn.completion_token_ids[-1:] == (end,)
+            return turn.call is not None and not turn.result_error and turn.completion_token_ids[-1:] == (end,)
 
         return [(episode, index) for episode in episodes for index, turn in enumerate(episode.turns) if fits(turn)]
 
@@ -260,10 +270,16 @@ def _first_text(correction: Correction) -> str:
     return correction.candidates[0].text
 
 
-def _contrast_tools(corrections: Iterable[Correction], episodes: Mapping[str, Episode]) -> frozenset[str]:
-    """Tools that the failed turns called: the decisions that corrections turn around."""
+def _failed_tools(corrections: Iterable[Correction], episodes: Mapping[str, Episode]) -> Counter[str]:
+    """How often the failed turns called each tool: the decisions that corrections turn around."""
     calls = (episodes[correction.episode_id].turns[correction.turn].call for correction in corrections)
-    return frozenset(call.name for call in calls if call is not None)
+    return Counter(call.name for call in calls if call is not None)
+
+
+def _called(turn: tuple[Episode, int]) -> str:
+    """The tool of a usable turn."""
+    call = turn[0].turns[turn[1]].call
+    return "" if call is None else call.name
 
 
 def _row(arm: Arm, episode: Episode, turn: int, completion: tuple[int, ...], origin: PromptOrigin, source: str) -> TrainingRow:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,17 @@ def test_own_turns_are_mixed_as_configured(choice: str, share: float) -> None:
         assert calls == {"none": set(), "random": {"look", "pay", "escalate", "finish"}, "contrast": {"pay"}}[choice] or len(own) < 10
         if choice == "contrast":
             assert calls == {"pay"}
+
+
+def test_contrast_keeps_the_proportions_of_the_failed_decisions() -> None:
+    """Promise 4: three corrections of a rare decision give it its share of the own turns and no more."""
+    rare = [a_correction(episode, 0, verified=True) for episode in FAILED[:3]]
+    mixed = replace(MATERIAL, corrections=[*rare, *(one for one in CORRECTIONS if one.verified)])
+    rows = rows_of(Arm.CORRECTION, material=mixed, self_success="contrast", self_success_share=0.4)
+    calls = Counter(BY_ID[row.episode_id].turns[row.turn].call.name for row in rows if row.source == "self_success")  # type: ignore[union-attr]
+    failed = Counter(MATERIAL.failed[one.episode_id].turns[one.turn].call.name for one in mixed.verified)  # type: ignore[union-attr]
+    assert set(calls) == set(failed) == {"look", "pay"}
+    assert calls["look"] == pytest.approx(calls.total() * failed["look"] / failed.total(), abs=1)
 
 
 def test_controls_differ_in_what_their_names_say() -> None:
