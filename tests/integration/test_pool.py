@@ -167,7 +167,7 @@ def test_cancelled_callers_free_the_engines(pool: ModelPool) -> None:
         assert time.monotonic() < deadline, pool.stats()
         time.sleep(0.1)
     after = sum(one.health.stats.completion_tokens for one in pool.stats().replicas if one.health)
-    assert after - before < 24 * 400 / 4  # had they run on, they would have sampled most of this
+    assert after - before < 24 * 400 * 0.75  # had they run on, they would have sampled all; how much they did before depends on the machine
 
 
 def test_a_killed_server_is_replaced(pool: ModelPool) -> None:
