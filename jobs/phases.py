@@ -26,7 +26,7 @@ RUN_PHASES = (
 
 
 LEARNING = frozenset({"rollout", "localize", "rewrite", "dataset", "tune", "train", "publish"})
-"""Phases that serve the arms."""
+"""Phases that serve the arms; asked for by its own verb, one runs what it needs whatever the arms."""
 
 
 def phases_of(config: RunConfig) -> tuple[Phase, ...]:

@@ -10,7 +10,7 @@ from coevo.evolve.plan import plan_search
 from coevo.localize.waves import wave_ranges
 from coevo.tasks.family import Size
 from jobs.estimates import CANARY_ROWS, EPISODES
-from jobs.phases import LEARNING
+from jobs.phases import LEARNING, phases_of
 
 __all__ = ["CONTINUED_SHARE", "StagePlan", "planned_stages"]
 
@@ -56,8 +56,8 @@ class StagePlan:
 def planned_stages(config: RunConfig, verb: str) -> tuple[StagePlan, ...]:
     """The stages of a verb: its own and what that needs, in order; none for a verb that only reads."""
     known = {one.stage: one for one in (*_mining(config), *_learning(config))}
-    needed = NEEDS[verb] if config.dataset.arms else [stage for stage in NEEDS[verb] if stage == verb or stage not in LEARNING]
-    return tuple(known[stage] for stage in needed if stage in known)
+    had = {phase.name for phase in phases_of(config)}
+    return tuple(known[stage] for stage in NEEDS[verb] if stage in known and (stage in had or verb in LEARNING))
 
 
 def _mining(config: RunConfig) -> list[StagePlan]:

@@ -14,7 +14,7 @@ import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coevo.errors import ConfigError, nearest
 from coevo.harness.sandbox import shared_pool
@@ -28,7 +28,10 @@ from coevo.mini.tokenizer import save_tokenizer
 from coevo.models.tokenizer import FolderTokenizer
 from coevo.tasks import FAMILIES, load_family
 
-__all__ = ["CORPUS_SEED", "EPISODES", "SHIPPED", "STEPS", "chosen_families", "measure_gates", "measure_teacher"]
+if TYPE_CHECKING:
+    from cluster.engine_model import EngineModel
+
+__all__ = ["CORPUS_SEED", "EPISODES", "SHIPPED", "STEPS", "chosen_families", "measure_gates", "measure_teacher", "open_engine"]
 
 CORPUS_SEED = 1
 EPISODES = 49_000
@@ -54,13 +57,18 @@ def chosen_families(text: str) -> tuple[str, ...]:
     return names
 
 
-def measure_gates(folder: Path, families: tuple[str, ...]) -> dict[str, Any]:
-    """Success of the folder's model per family on held-out pretraining instances, with intervals, and the gates' verdict."""
+def open_engine(folder: Path) -> EngineModel:
+    """The folder's model on vLLM in this process, with a context of 1,024 tokens."""
     from cluster.engine_model import EngineModel
     from cluster.engines.family import EngineConfig
 
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR"}
-    model = EngineModel(EngineConfig(str(folder), folder_model_id(str(folder)), max_model_len=1024, max_num_seqs=64))
+    return EngineModel(EngineConfig(str(folder), folder_model_id(str(folder)), max_model_len=1024, max_num_seqs=64))
+
+
+def measure_gates(folder: Path, families: tuple[str, ...]) -> dict[str, Any]:
+    """Success of the folder's model per family on held-out pretraining instances, with intervals, and the gates' verdict."""
+    model = open_engine(folder)
     tokenizer, sandboxes = FolderTokenizer(folder), shared_pool()
     measured = {
         name: asyncio.run(measure(load_family(name), lambda _: model, tokenizer=tokenizer, sandboxes=sandboxes)) for name in families

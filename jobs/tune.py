@@ -31,14 +31,12 @@ STAGE = "tune"
 
 def chosen_rates(context: RunContext) -> dict[Arm, float]:
     """Arm -> learning rate; trained and measured when the stage is not closed."""
-    train, arms = context.config.train, context.config.dataset.arms
-    if not train.learning_rates or not arms:
-        return dict.fromkeys(arms, train.learning_rate)
-    return {Arm(one.arm): one.learning_rate for one in tuning(context) if one.chosen}
+    chosen = {Arm(one.arm): one.learning_rate for one in tuning(context) if one.chosen}
+    return chosen or dict.fromkeys(context.config.dataset.arms, context.config.train.learning_rate)
 
 
 def tuning(context: RunContext) -> list[TunedRate]:
-    """Every arm at every rate; nothing without a grid."""
+    """Every arm at every rate; nothing without a grid or without arms."""
     if not context.config.train.learning_rates or not context.config.dataset.arms:
         return []
     measured = {one.name: one for one in read_measurements(context, _manifest(context))}

@@ -107,9 +107,8 @@ class _Maker:
     def own(self, wanted: int) -> list[TrainingRow]:
         """Successful turns of the weak model, chosen by the configured rule."""
         pool = self.usable(episode for episode in self.material.successes if episode.success)
-        chosen = (
-            self.contrasting(pool, wanted) if self.config.self_success == "contrast" else self.random.sample(pool, min(wanted, len(pool)))
-        )
+        contrast = self.config.self_success == "contrast"
+        chosen = self.contrasting(pool, wanted) if contrast else self.random.sample(pool, min(wanted, len(pool)))
         return [self.sampled("self_success", episode, index) for episode, index in chosen]
 
     def contrasting(self, pool: Sequence[tuple[Episode, int]], wanted: int) -> list[tuple[Episode, int]]:

@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR"}
 
-from cluster.engine_model import EngineModel
-from cluster.engines.family import EngineConfig
 from coevo.chat import Sampling
 from coevo.episode import Agent, play
 from coevo.evaluate.stats import wilson
@@ -27,10 +23,11 @@ from coevo.formats.mini import MiniFormat
 from coevo.harness.bundle import HarnessBundle
 from coevo.harness.sandbox import shared_pool
 from coevo.mini.gates import GATE_INSTANCES, GATE_SEED_FIRST
-from coevo.mini.model import folder_model_id, mini_path
+from coevo.mini.model import mini_path
 from coevo.models.tokenizer import FolderTokenizer
 from coevo.tasks import FAMILIES, load_family
 from coevo.tasks.family import Size, Stream, TaskFamily
+from jobs.pretrain import open_engine
 
 CONTEXT = 1024
 
@@ -60,8 +57,7 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=400)
     parser.add_argument("--diversity", type=int, default=1)
     given = parser.parse_args()
-    folder = str(mini_path())
-    model = EngineModel(EngineConfig(folder, folder_model_id(folder), max_model_len=CONTEXT, max_num_seqs=64))
+    model = open_engine(mini_path())
     tokenizer = FolderTokenizer(mini_path())
     for name in given.families:
         family = load_family(name)

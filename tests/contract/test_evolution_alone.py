@@ -26,6 +26,9 @@ def test_the_plan_is_evolution_and_measurement() -> None:
     config = parse_config({"name": "x", **ALONE, "train": {"learning_rates": [1e-4, 1e-3]}})
     assert [one.stage for one in planned_stages(config, "run")] == ["evolve", "transfer", "evaluate"]
     assert [one.stage for one in planned_stages(config, "evaluate")] == ["evolve", "evaluate"]
+    assert [one.stage for one in planned_stages(config, "localize")] == ["evolve", "rollout", "localize"], (
+        "its own verb needs what it needs"
+    )
     assert {one.name for one in RUN_PHASES} - {one.name for one in phases_of(config)} == LEARNING
 
 

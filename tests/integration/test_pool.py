@@ -31,6 +31,7 @@ from cluster.tiny import make_tiny_model
 from coevo.chat import Completion, FinishReason, Message, ModelRequest, Role, Sampling
 from coevo.errors import ConfigError, InfraError, ModelError
 from coevo.ports import ChatModel, Scorer
+from tests.contract.test_executors import wait_for
 
 pytestmark = pytest.mark.timeout(900)  # a start imports an inference library: seconds on a quiet machine, minutes on a busy one
 
@@ -154,7 +155,7 @@ def test_cancelled_callers_free_the_engines(pool: ModelPool) -> None:
         model = pool.source().open()
         await model.complete(request(0))
         running = [asyncio.ensure_future(model.complete(request(number, tokens=400))) for number in range(24)]
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(wait_for, lambda: sum(model.router_stats().in_flight.values()) == len(running))
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -167,7 +168,7 @@ def test_cancelled_callers_free_the_engines(pool: ModelPool) -> None:
         assert time.monotonic() < deadline, pool.stats()
         time.sleep(0.1)
     after = sum(one.health.stats.completion_tokens for one in pool.stats().replicas if one.health)
-    assert after - before < 24 * 400 * 0.75  # had they run on, they would have sampled all; how much they did before depends on the machine
+    assert after - before < 24 * 400 / 4  # had they run on, they would have sampled most of this
 
 
 def test_a_killed_server_is_replaced(pool: ModelPool) -> None:
