@@ -25,6 +25,7 @@ import ray
 
 from cluster.engines.family import EngineConfig, EngineKind
 from cluster.pool_model import PoolModel, PoolSource
+from cluster.router import RouterConfig
 from cluster.servers import ModelPool, PoolConfig
 from cluster.session import SessionConfig, open_session
 from cluster.tiny import make_tiny_model
@@ -160,9 +161,10 @@ def test_cancelled_callers_free_the_engines(pool: ModelPool) -> None:
         return sum(one.health.stats.finished for one in pool.stats().replicas if one.health)
 
     async def play() -> None:
-        model = pool.source().open()
+        model = replace(pool.source(), router=RouterConfig(admission_limit=CANCELLED)).open()
         running = [asyncio.ensure_future(model.complete(request(number, tokens=400))) for number in range(CANCELLED)]
-        await asyncio.to_thread(wait_for, lambda: sum(one.health.stats.running for one in pool.stats().replicas if one.health) > 0)
+        await asyncio.to_thread(wait_for, lambda: sum(model.router_stats().in_flight.values()) == CANCELLED)
+        await asyncio.to_thread(wait_for, lambda: pool.stats().depth > 0)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
