@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from coevo.config import Arm
-from coevo.dataset.arms import Material, Takeover
-from coevo.dataset.controls import AskStage, TakeoverStage, at_last, at_random, at_suspect, read_asked, takeover_spec
+from coevo.dataset.arms import Material, Takeover, own_turns
+from coevo.dataset.controls import AskStage, TakeoverStage, at_last, at_random, at_suspect, at_turns, read_asked, takeover_spec
 from coevo.harness.bundle import HarnessBundle
 from coevo.harness.tools import resolve_tools
 from coevo.ports import MapReport
@@ -20,6 +22,9 @@ __all__ = ["dataset_material"]
 
 _TURNS_PER_EPISODE = 4
 """Fewest turns an expert episode has: enough episodes are played for the imitation arms' rows."""
+
+_SPARE = 1.5
+"""Own turns that the expert is asked about, per one that is wanted: it would act otherwise at some."""
 
 _CORRECTED = frozenset(Arm) - {Arm.IMITATION, Arm.IMITATION_FULL}
 """Arms that need the corrections: for their rows, or to know which turns of its own the weak model should see beside them."""
@@ -46,9 +51,9 @@ def dataset_material(context: RunContext, bundle: HarnessBundle, mined: Sequence
     corrected = [failed[one.episode_id] for one in verified]
 
     def asked(arm: Arm, items: Callable[[], Sequence[str]]) -> list[Correction]:
-        return _asked(context, bundle, prefix, arm, items()) if arm in arms else []
+        return _asked(context, bundle, prefix, arm.value, items()) if arm in arms else []
 
-    return Material(
+    material = Material(
         corrections=records,
         failed=failed,
         successes=context.episodes.get_all(succeeded) if arms - {Arm.IMITATION} else (),
@@ -61,11 +66,21 @@ def dataset_material(context: RunContext, bundle: HarnessBundle, mined: Sequence
         takeovers=_takeovers(context, bundle, verified, failed) if Arm.EXPERT_FINISH in arms else (),
         tools=resolve_tools(bundle.tools, bundle.composites, context.family.tools(context.size)).specs,
     )
+    if config.dataset.self_success != "confirmed" or not arms & _CORRECTED:
+        return material
+    return replace(material, answered=_asked(context, bundle, prefix, "confirmed", at_turns(_to_confirm(context, material))))
 
 
-def _asked(context: RunContext, bundle: HarnessBundle, prefix: str, arm: Arm, items: Sequence[str]) -> list[Correction]:
+def _to_confirm(context: RunContext, material: Material) -> list[tuple[Episode, int]]:
+    config = context.config.dataset
+    share = 1.0 if Arm.SELF_SUCCESS in config.arms else config.self_success_share
+    wanted = math.ceil(config.rows * share * _SPARE)
+    return own_turns(material, wanted, tokenizer=context.tokenizer, chat_format=context.syntax, config=config, seed=context.config.seed)
+
+
+def _asked(context: RunContext, bundle: HarnessBundle, prefix: str, label: str, items: Sequence[str]) -> list[Correction]:
     agent = context.agent(context.weak_source, bundle)
-    stage = AskStage(agent, context.store_source, prefix, context.run, arm.value, context.rewriter)
+    stage = AskStage(agent, context.store_source, prefix, context.run, label, context.rewriter)
     report = fan_out(context, stage, items, bulk=False, expert_calls_per_item=1)
     return [read_asked(context.store, prefix, item) for item in _settled(context, stage.name, report)]
 

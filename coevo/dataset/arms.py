@@ -19,10 +19,13 @@ from coevo.errors import ConfigError
 from coevo.formats.family import ChatFormat
 from coevo.identity import derive_seed
 from coevo.ports import Tokenizer
-from coevo.records import Correction, CorrectionCandidate, Episode, LossSpan, PromptOrigin, TrainingRow, Turn
+from coevo.records import CallRecord, Correction, CorrectionCandidate, Episode, LossSpan, PromptOrigin, TrainingRow, Turn
 from coevo.tasks.family import Stream, TaskInstance
 
-__all__ = ["ARMS", "Material", "Takeover", "arm_rows", "chosen_rewrite"]
+__all__ = ["ARMS", "Material", "Takeover", "arm_rows", "chosen_rewrite", "own_turns"]
+
+Wording = Callable[[Correction], str]
+"""Which text of a correction is trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Material:
         at_random: Rewrites of turns drawn at random.
         at_last: Rewrites of last turns.
         takeovers: Episodes that the expert finished.
+        answered: What the expert wrote at turns of successful episodes (`own_turns`).
         tools: What the harness shows: a turn is rendered with them.
     """
 
@@ -57,6 +61,7 @@ class Material:
     at_random: Sequence[Correction] = ()
     at_last: Sequence[Correction] = ()
     takeovers: Sequence[Takeover] = ()
+    answered: Sequence[Correction] = ()
     tools: Sequence[ToolSpec] = ()
 
     @property
@@ -76,7 +81,7 @@ class _Maker:
     config: DatasetConfig
     random: Random
 
-    def rewritten(self, corrections: Iterable[Correction], text: Callable[[Correction], str]) -> list[TrainingRow]:
+    def rewritten(self, corrections: Iterable[Correction], text: Wording) -> list[TrainingRow]:
         """One row per correction: the prompt that was seen, and `text` as the turn."""
         rows = []
         for correction in corrections:
@@ -96,31 +101,55 @@ class _Maker:
             for index in turns
         ]
 
-    def mixed(self, rows: Sequence[TrainingRow]) -> list[TrainingRow]:
+    def mixed(self, rows: Sequence[TrainingRow], *, wording: Wording | None = None) -> list[TrainingRow]:
         """The first `config.rows` less the weak model's own share, with that share, shuffled."""
         share = 0.0 if self.config.self_success == "none" else self.config.self_success_share
         kept = list(rows[: round(self.config.rows * (1 - share))])
-        out = kept + self.own(round(len(kept) * share / (1 - share)))
+        out = kept + self.own(round(len(kept) * share / (1 - share)), wording=wording)
         self.random.shuffle(out)
         return out
 
-    def own(self, wanted: int) -> list[TrainingRow]:
-        """Successful turns of the weak model, chosen by the configured rule."""
-        pool = self.usable(episode for episode in self.material.successes if episode.success)
-        contrast = self.config.self_success == "contrast"
-        chosen = self.contrasting(pool, wanted) if contrast else self.random.sample(pool, min(wanted, len(pool)))
+    def own(self, wanted: int, *, wording: Wording | None = None) -> list[TrainingRow]:
+        """Successful turns of the weak model, chosen by the configured rule; `wording` of confirmed ones, the expert's by default."""
+        match self.config.self_success:
+            case "confirmed":
+                rows = self.confirmed(wording or _first_text)
+                return self.random.sample(rows, min(wanted, len(rows)))
+            case "contrast":
+                chosen = self.contrasting(wanted)
+            case _:
+                pool = self.successful()
+                chosen = self.random.sample(pool, min(wanted, len(pool)))
         return [self.sampled("self_success", episode, index) for episode, index in chosen]
 
-    def contrasting(self, pool: Sequence[tuple[Episode, int]], wanted: int) -> list[tuple[Episode, int]]:
-        """Turns that called what the failed turns called, each tool as often as they did: a rare decision must not crowd out the one that
-        most corrections turn around, or they over-generalize (EXPERIMENTS.md). What a tool lacks, the others give.
+    def confirmed(self, wording: Wording) -> list[TrainingRow]:
+        """Own turns at which the expert makes the very call that the weak model made."""
+        episodes = {episode.id: episode for episode in self.material.successes}
+        rows = []
+        for answer in _offered(self.material.answered):
+            episode = episodes[answer.episode_id]
+            if answer.candidates[0].call == episode.turns[answer.turn].call:
+                rows.append(_row(self.arm, episode, answer.turn, self.closed(wording(answer)), PromptOrigin.SAMPLED, "confirmed_turn"))
+        return rows
+
+    def contrasting(self, wanted: int) -> list[tuple[Episode, int]]:
+        """Successful turns that called what the failed turns called, each tool as often as they did: a rare decision must not crowd out the
+        one that most corrections turn around, or they over-generalize (EXPERIMENTS.md). What a tool lacks, the others give.
         """
-        decided = _failed_tools(self.material.verified, self.material.failed)
+        pool, decided = self.successful(), _failed_tools(self.material.verified, self.material.failed)
         pools = {tool: [turn for turn in pool if _called(turn) == tool] for tool in sorted(decided)}
         quotas: Counter[str] = Counter()
         while quotas.total() < wanted and (left := [tool for tool, turns in pools.items() if len(turns) > quotas[tool]]):
             quotas[max(left, key=lambda tool: decided[tool] / (quotas[tool] + 1))] += 1
         return [turn for tool, turns in pools.items() for turn in self.random.sample(turns, quotas[tool])]
+
+    def successful(self) -> list[tuple[Episode, int]]:
+        """Usable turns of successful episodes."""
+        return self.usable(episode for episode in self.material.successes if episode.success)
+
+    def bare(self, call: CallRecord) -> str:
+        """A turn without a strategy sentence."""
+        return self.chat_format.render_turn("", ToolCall(call.name, call.arguments), self.material.tools)
 
     def usable(self, episodes: Iterable[Episode]) -> list[tuple[Episode, int]]:
         """Turns that called a tool, were not refused and were not cut off by the token limit."""
@@ -149,11 +178,8 @@ def _unverified(maker: _Maker) -> list[TrainingRow]:
 
 
 def _call_only(maker: _Maker) -> list[TrainingRow]:
-    def text(correction: Correction) -> str:
-        call = chosen_rewrite(correction, maker.config.selection).call
-        return maker.chat_format.render_turn("", ToolCall(call.name, call.arguments), maker.material.tools)
-
-    return maker.mixed(maker.rewritten(maker.material.verified, text))
+    rows = maker.rewritten(maker.material.verified, lambda one: maker.bare(chosen_rewrite(one, maker.config.selection).call))
+    return maker.mixed(rows, wording=lambda one: maker.bare(one.candidates[0].call))
 
 
 def _imitation(maker: _Maker) -> list[TrainingRow]:
@@ -251,6 +277,16 @@ def arm_rows(
     """
     make, stream = ARMS[arm]
     return make(_Maker(arm, material, tokenizer, chat_format, config, Random(derive_seed(stream, seed))))
+
+
+def own_turns(
+    material: Material, wanted: int, *, tokenizer: Tokenizer, chat_format: ChatFormat, config: DatasetConfig, seed: int
+) -> list[tuple[Episode, int]]:
+    """Turns of the weak model at which to ask the expert whether it would act the same, for `dataset.self_success: confirmed`: chosen as
+    `contrast` chooses, the same for every arm. Fewer than `wanted` where there are no more.
+    """
+    maker = _Maker(Arm.CORRECTION, material, tokenizer, chat_format, config, Random(derive_seed("own turns to confirm", seed)))
+    return maker.contrasting(wanted)
 
 
 def chosen_rewrite(correction: Correction, selection: str) -> CorrectionCandidate:

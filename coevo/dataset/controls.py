@@ -1,4 +1,4 @@
-"""What the control arms ask of the expert: a rewrite at a given turn, nothing replayed; or to take over there and finish.
+"""What arms ask of the expert beside the corrections: its turn at a given place, nothing replayed; or to take over there and finish.
 
 An item says where: `<episode id>@<turn>.<turn>...` for rewrites, the turns tried in order until the expert has an answer (a reference
 policy has none once the task can't be saved), `<episode id>@<turn>` for a takeover. Each result commits itself to the store, as every
@@ -31,7 +31,18 @@ from coevo.store.threads import beside
 from coevo.tasks import load_family
 from coevo.tasks.family import TaskInstance
 
-__all__ = ["AskStage", "AskWorker", "TakeoverStage", "TakeoverWorker", "at_last", "at_random", "at_suspect", "read_asked", "takeover_spec"]
+__all__ = [
+    "AskStage",
+    "AskWorker",
+    "TakeoverStage",
+    "TakeoverWorker",
+    "at_last",
+    "at_random",
+    "at_suspect",
+    "at_turns",
+    "read_asked",
+    "takeover_spec",
+]
 
 TRIES = 6
 """Turns of an episode at which the expert is asked, at most."""
@@ -55,6 +66,11 @@ def at_last(episodes: Iterable[Episode]) -> tuple[str, ...]:
 def at_suspect(episodes: Iterable[Episode]) -> tuple[str, ...]:
     """Items that ask at the turn with the strongest evidence, and nowhere else: localization that nothing was replayed for."""
     return tuple(_item(episode.id, [suspect.turn for suspect in suspects(episode, limit=1)]) for episode in episodes)
+
+
+def at_turns(turns: Iterable[tuple[Episode, int]]) -> tuple[str, ...]:
+    """Items that ask at these turns and nowhere else."""
+    return tuple(_item(episode.id, [turn]) for episode, turn in turns)
 
 
 def _item(episode_id: str, turns: Sequence[int]) -> str:

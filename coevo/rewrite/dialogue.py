@@ -40,6 +40,19 @@ Write the turn that the agent should have written at this point instead: one str
 the agent could see before this turn; the checks tell what went wrong, they are not known to the agent and must not be mentioned."""
 
 
+_CONFIRM = """The agent that played the turns above solved the task. Its next turn was:
+<turn>
+{turn}
+</turn>
+The result was:
+<result>
+{result}
+</result>
+
+Write the turn that you would play at this point: one strategy sentence and one tool call, as JSON. Where the agent's call is right, make
+the same call. Use only what the agent could see before this turn."""
+
+
 def play_dialogue(messages: Sequence[Message], tools: Sequence[ToolSpec], chat_format: ChatFormat) -> tuple[Message, ...]:
     """The context of an agent as the expert reads it.
 
@@ -60,11 +73,11 @@ def play_dialogue(messages: Sequence[Message], tools: Sequence[ToolSpec], chat_f
 def rewrite_dialogue(
     visible: Sequence[Message], episode: Episode, turn: int, *, tools: Sequence[ToolSpec], chat_format: ChatFormat
 ) -> tuple[Message, ...]:
-    """The context before `turn`, the failed turn, and what the checks said at the end.
+    """The context before `turn`, the turn itself, and of a failed episode what the checks said at the end.
 
     Args:
         visible: What the weak model saw at that turn.
-        episode: The failed episode.
+        episode: The episode; of a successful one the expert is asked whether it would act the same.
         turn: The turn to rewrite.
         tools: The tools shown.
         chat_format: Syntax of the assistant messages.
@@ -77,6 +90,8 @@ def rewrite_dialogue(
 
 
 def _question(episode: Episode, turn: Turn) -> str:
+    if episode.success:
+        return _CONFIRM.format(turn=turn.completion_text.strip(), result=turn.result.strip())
     checks = episode.grade.checkpoints if episode.grade is not None else ()
     failed = [f"- {check.name}: {check.feedback}" if check.feedback else f"- {check.name}" for check in checks if not check.passed]
     listed = "\n".join(failed) or f"- the episode ended with status {episode.status} before it could be graded as a success"

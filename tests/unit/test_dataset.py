@@ -21,14 +21,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coevo.config import Arm, DatasetConfig, load_config
-from coevo.dataset.arms import Material, Takeover, arm_rows, chosen_rewrite
+from coevo.dataset.arms import Material, Takeover, arm_rows, chosen_rewrite, own_turns
 from coevo.dataset.balance import equalize, token_ratios, trained_tokens
 from coevo.dataset.guard import check_rows, fit_rows, require_disjoint
 from coevo.errors import ConfigError, StoreError
-from coevo.formats.mini import MiniFormat
+from coevo.formats.mini import END, MiniFormat
 from coevo.identity import content_hash
-from coevo.records import PromptOrigin, TrainingRow
-from tests.unit.rows import CORRECTIONS, EXPERTS, FAILED, SUCCEEDED, Letters, a_correction, an_episode
+from coevo.records import CallRecord, Correction, CorrectionCandidate, Episode, PromptOrigin, TrainingRow
+from tests.unit.rows import CORRECTIONS, EXPERTS, FAILED, SUCCEEDED, Letters, a_correction, an_episode, say
 
 QUICKSTART = load_config(Path(__file__).parents[2] / "jobs/configs/quickstart.yaml").dataset
 LETTERS, FORMAT = Letters(), MiniFormat()
@@ -119,6 +119,40 @@ def test_own_turns_are_mixed_as_configured(choice: str, share: float) -> None:
         assert calls == {"none": set(), "random": {"look", "pay", "escalate", "finish"}, "contrast": {"pay"}}[choice] or len(own) < 10
         if choice == "contrast":
             assert calls == {"pay"}
+
+
+def test_confirmed_turns_are_the_expert_s_where_it_acts_the_same() -> None:
+    """Promise 4: the kept call with the expert's sentence; where the expert would act otherwise, nothing; without a sentence in the arm
+    that has none.
+    """
+    config = DatasetConfig(rows=60, self_success_share=0.5, self_success="confirmed")
+    chosen = own_turns(MATERIAL, 40, tokenizer=LETTERS, chat_format=FORMAT, config=config, seed=0)
+    assert len(chosen) == len({(episode.id, turn) for episode, turn in chosen}) == 40
+    assert all(episode.success for episode, _ in chosen)
+    assert {episode.turns[turn].call.name for episode, turn in chosen} == {"pay"}  # type: ignore[union-attr]
+    agreed = [an_answer(episode, turn, name="pay") for episode, turn in chosen[::2]]
+    other = [an_answer(episode, turn, name="look") for episode, turn in chosen[1::2]]
+    material = replace(MATERIAL, answered=[*agreed, *other, agreed[0].model_copy(update={"candidates": ()})])
+    settings = {"self_success": "confirmed", "self_success_share": 0.5, "material": material}
+    kept = {(one.episode_id, one.turn): one for one in agreed}
+    for arm in (Arm.CORRECTION, Arm.SELF_SUCCESS, Arm.CORRECTION_CALL_ONLY):
+        own = [row for row in rows_of(arm, **settings) if row.source != "rewritten_turn"]  # type: ignore[arg-type]
+        assert len(own) == len(agreed)
+        for row in own:
+            answer = kept[row.episode_id, row.turn]
+            strategy = "" if arm is Arm.CORRECTION_CALL_ONLY else answer.candidates[0].strategy
+            assert row.source == "confirmed_turn"
+            assert row.prompt_token_ids == BY_ID[row.episode_id].prompt_token_ids(row.turn)
+            assert LETTERS.decode(row.completion_token_ids) == say(answer.candidates[0].call, strategy) + END
+
+
+def an_answer(episode: Episode, turn: int, *, name: str) -> Correction:
+    """The expert at one of the weak model's own turns: its call, or another tool with the same arguments."""
+    kept = episode.turns[turn].call
+    assert kept is not None
+    call = CallRecord(name=name, arguments=kept.arguments)
+    offered = CorrectionCandidate(strategy="amount is due", call=call, text=say(call, "amount is due"), schema_valid=True)
+    return a_correction(episode, turn, verified=False).model_copy(update={"candidates": (offered,)})
 
 
 def test_contrast_keeps_the_proportions_of_the_failed_decisions() -> None:

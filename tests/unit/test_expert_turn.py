@@ -121,7 +121,7 @@ def episode(messages: list[Message], turns: int) -> Episode:
 
 
 def test_a_dialogue_shows_the_view_of_the_weak_model() -> None:
-    """Promise 2."""
+    """Promise 2; the turn of a solved episode is not called a failed one."""
     syntax = chat_format("hermes")
     call = ToolCall("get_record", {"employee": "E204"})
     messages = [
@@ -146,6 +146,12 @@ def test_a_dialogue_shows_the_view_of_the_weak_model() -> None:
     for shown in ("no tool call found", "pay:E204: paid a wrong amount", '"finish"', "finished"):
         assert shown in asked[-1].content
     assert "never shown" not in "".join(one.content for one in asked)
+    failed = episode(messages, 3)
+    solved = failed.model_copy(update={"grade": Grade(success=True, score=1.0, checkpoints=())})
+    confirming = rewrite_dialogue(messages[:6], solved, 2, tools=TOOLS, chat_format=syntax)
+    assert confirming[:-1] == asked[:-1]
+    assert "solved the task" in confirming[-1].content
+    assert "failed" not in confirming[-1].content
 
 
 class Answers:
