@@ -393,6 +393,8 @@ class RunConfig(Config):
         sizes = range(least, self.train.workers + 1) if least is not None else range(1, 2)
         if not sizes or any(self.train.global_batch % size for size in sizes):
             raise ValueError(f"cluster.min_train_workers={least}: every size up to train.workers must divide train.global_batch")
+        if self.cluster.train_in_driver and self.train.workers != 1:
+            raise ValueError(f"cluster.train_in_driver trains with one worker: set train.workers=1 (it is {self.train.workers})")
         proposer = self.evolve.proposer
         if proposer.kind == "llm" and proposer.model == "expert" and self.expert.kind == "reference":
             raise ValueError("evolve.proposer.kind=llm needs a model: expert.kind=openai or recorded, or evolve.proposer.model=weak")

@@ -29,4 +29,5 @@ def trainer(context: RunContext) -> RayLoraTrainer:
         resources_per_worker=worker_bundle(cluster.pools.train),
         spread=cluster.pools.train.spread is True,
         min_workers=cluster.min_train_workers,
+        in_process=cluster.train_in_driver,
     )

@@ -1,4 +1,5 @@
-"""`coevo tune` with real trainings and engines: a grid of learning rates is trained, measured, chosen from, and never done twice.
+"""`coevo tune` with real engines and real trainings, in the run's own process: a grid of learning rates is trained, measured, chosen from,
+and never done twice.
 
 1. Every arm is trained at every rate and measured on the same selection instances, none of which `transfer` or `evaluate` takes.
 2. `train` takes the chosen rate: for the first seed nothing is trained again.
@@ -25,6 +26,8 @@ SETTINGS = (
     f"train.learning_rates={list(RATES)}",
     "evaluate.tuning_instances=10",
     "evaluate.under_h0=[imitation]",
+    "train.workers=1",
+    "cluster.train_in_driver=true",
 )
 
 

@@ -127,6 +127,9 @@ def test_a_batch_must_divide_over_the_workers() -> None:
     assert "train.global_batch=8" in str(error.seen)
     assert "train.workers=3" in str(error.seen)
     assert parse_config(NAME | {"train": {"global_batch": 9, "workers": 3}}).train.global_batch == 9
+    error = refused(NAME | {"train": {"workers": 2}, "cluster": {"train_in_driver": True}})
+    assert "train.workers=1" in str(error.seen)
+    assert parse_config(NAME | {"train": {"workers": 1}, "cluster": {"train_in_driver": True}}).cluster.train_in_driver
 
 
 @pytest.mark.parametrize("rates", [[1e-3], [1e-3, 1e-3], [1e-3, 0.0]])
