@@ -449,10 +449,31 @@ class Adapter(Record):
         return self.config.get("method") == "full"
 
 
+class Conduct(BaseModel):
+    """How an agent played its episodes (`coevo.evaluate.fit`).
+
+    Attributes:
+        spoken: Share of turns with text beside the call: a strategy sentence, a note.
+        refused: Share of turns whose call was refused or could not be read.
+        looping: Share of episodes that made one and the same call three times or more.
+        unfinished: Share of episodes that did not end by the agent's own finish.
+        tools: Tool -> share of all calls.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    spoken: float
+    refused: float
+    looping: float
+    unfinished: float
+    tools: dict[str, float] = Field(default_factory=dict)
+
+
 class Measurement(Record):
     """Success per (instance, repeat) of one agent on one stream: what comparisons are made of.
 
-    `success` maps task key -> one 0/1 per repeat; owed ids are listed, not scored.
+    `success` maps task key -> one 0/1 per repeat; owed ids are listed, not scored. `conduct` is None where nothing was played and in
+    records of runs that did not count it.
     """
 
     name: str
@@ -467,6 +488,7 @@ class Measurement(Record):
     status_counts: dict[str, int] = Field(default_factory=dict)
     component_use: dict[str, float] = Field(default_factory=dict)
     mean_turns: float = 0.0
+    conduct: Conduct | None = None
     usage: UsageRecord = UsageRecord()
     training_seed: int | None = None
 

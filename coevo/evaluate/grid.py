@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from coevo.evaluate.fit import conduct
 from coevo.evaluate.stats import compare, success_rate
 from coevo.records import Comparison, Episode, Measurement, UsageRecord
 from coevo.rollout import AgentSource, parse_item
@@ -83,6 +84,7 @@ def measured(
         status_counts=dict(sorted(Counter(str(episode.status) for episode in played).items())),
         component_use=_component_use(played),
         mean_turns=sum(len(episode.turns) for episode in played) / max(1, len(played)),
+        conduct=conduct(played),
         usage=_usage(played),
     )
 

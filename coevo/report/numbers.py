@@ -15,6 +15,7 @@ from coevo.localize.waves import MiningRecord
 from coevo.records import Adapter, Comparison, Correction, Localization, Measurement, Verdict
 from coevo.report.evolution import ablation_numbers, baseline_numbers, search_numbers
 from coevo.report.facts import ReportFacts, sources
+from coevo.report.fit import fit
 from coevo.report.yields import yields
 
 __all__ = ["SECTIONS", "numbers", "words"]
@@ -389,6 +390,7 @@ SECTIONS = {
     "search": _search,
     "harness": _harness,
     "components": _components,
+    "fit": fit,
     "repair": _repair,
     "yield": yields,
     "datasets": _datasets,

@@ -27,6 +27,7 @@ TITLES = {
     "search": "Harness search",
     "harness": "What changed in the harness",
     "components": "Component use",
+    "fit": "How each model plays",
     "repair": "Localization and repair",
     "yield": "Yield of the expert",
     "datasets": "Training rows",
