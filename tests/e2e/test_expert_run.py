@@ -1,9 +1,14 @@
-"""A run whose expert is an LLM behind an endpoint, through the command line, with the real parts but for the LLM itself.
+"""A run whose expert is an LLM, through the command line, with the real parts but for the LLM itself.
 
+Behind an endpoint:
 1. Every stage that asks the expert closes: measured under both harnesses, localized, rewritten.
 2. The ledger holds what the expert took, stage by stage, and the records say the same.
 3. The key is in no object of the run and in nothing that the command printed, with debug logs on (I11), though the endpoint echoes it.
 4. The same command again asks nothing but the probe.
+
+On engines of the run's own:
+5. A second pool serves it beside the weak model's; what it took is in the ledger, and its useless answers (its weights are random) are kept
+   with their reasons and rewrite nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
+from cluster.tiny import make_tiny_model
 from coevo.records import Localization
 from coevo.store import LocalSource
 from coevo.store.artifacts import read_records
@@ -104,3 +110,33 @@ def test_a_run_with_an_llm_expert(expert: tuple[Expert, str], tmp_path: Path, mo
     again = run("rewrite")
     assert again.returncode == 0, again.stderr[-3000:]
     assert handler.asked - before <= 2
+
+
+def test_a_run_with_an_expert_of_its_own(tmp_path: Path) -> None:
+    """Promise 5."""
+    folder = make_tiny_model(tmp_path / "expert", seed=3, max_len=16384)
+    loop = Loop(tmp_path / "store")
+    settings = (
+        "evolve.enabled=false",
+        "expert.kind=pool",
+        f"expert.model={folder}",
+        "expert.pool.max_model_len=16384",
+        "expert.max_tokens=48",
+    )
+    settings += ("expert.pool.kv_cache_mib=64", "localize.rollouts=16", "localize.failures=4")
+    done = loop.run("localize", *settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    store = LocalSource(str(loop.store)).open()
+    records = list(read_records(store, loop.manifests()["localize"].outputs, Localization))
+    assert records
+    assert not any(one.turn is not None for one in records)
+    asked = [one.expert for one in records]
+    assert sum(one.calls for one in asked) > 0
+    assert all(one.usage.completion_tokens > 0 for one in asked if one.calls)
+    paid = {one.name: one.settled for one in Ledger(store, budget=Budget(), prefix=f"{loop.name}/ledger").reservations()}
+    bought = [spend for name, spend in paid.items() if name.startswith("expert/") and "localize" in name]
+    print(len(records), "failures,", sum(one.calls for one in asked), "calls,", bought)
+    assert len(bought) == 1
+    assert bought[0] is not None
+    assert bought[0].tokens == sum(one.usage.prompt_tokens + one.usage.completion_tokens for one in asked)
+    assert bought[0].usd == 0
