@@ -25,7 +25,7 @@ Answer with JSON only, in this shape:
 {"strategy": "ONE SENTENCE: WHAT TO DO NOW AND WHY", "call": {"name": "TOOL", "arguments": {"ARGUMENT": "VALUE"}}}
 The strategy is one short sentence. Rely on nothing but what the conversation shows."""
 
-_REWRITE = """The agent that played the turns above failed the task. Its next turn is the one to correct. It wrote:
+_SHOWN = """
 <turn>
 {turn}
 </turn>
@@ -33,22 +33,16 @@ The result was:
 <result>
 {result}
 </result>
+"""
+
+_REWRITE = f"""The agent that played the turns above failed the task. Its next turn is the one to correct. It wrote:{_SHOWN}\
 When the task ended, these checks failed:
-{checks}
+{{checks}}
 
 Write the turn that the agent should have written at this point instead: one strategy sentence and one tool call, as JSON. Use only what
 the agent could see before this turn; the checks tell what went wrong, they are not known to the agent and must not be mentioned."""
 
-
-_CONFIRM = """The agent that played the turns above solved the task. Its next turn was:
-<turn>
-{turn}
-</turn>
-The result was:
-<result>
-{result}
-</result>
-
+_CONFIRM = f"""The agent that played the turns above solved the task. Its next turn was:{_SHOWN}
 Write the turn that you would play at this point: one strategy sentence and one tool call, as JSON. Where the agent's call is right, make
 the same call. Use only what the agent could see before this turn."""
 
