@@ -1,6 +1,7 @@
 """Training tokens per second, against a plain TRL script on the same rows in the same run, and what packing gains.
 
-Run: python tests/bench/bench_training.py [--base FOLDER] [--rows 256] [--longest 600] [--micro-batch 8] [--method lora|full] [--rounds 3]
+Run: python tests/bench/bench_training.py [--base FOLDER] [--rows 256] [--longest 600] [--global-batch 8] [--micro-batch 4] [--rounds 3]
+     [--method lora|full]
 
 Sides: `trl` (what a user would write: `datasets` reads the exported Parquet, `SFTTrainer` trains it), `ours` (`RayLoraTrainer` in one
 process, from the store, with its counting and its curve), `packed` (ours with `train.packing`). Same base, rows, LoRA, batch, learning
@@ -162,7 +163,8 @@ def main() -> None:
     parser.add_argument("--base", default=str(mini_path()), help="Hugging Face folder; the embedded model by default")
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--longest", type=int, default=600, help="longest prompt in tokens")
-    parser.add_argument("--micro-batch", type=int, default=8)
+    parser.add_argument("--global-batch", type=int, default=8, help="rows of one optimizer step")
+    parser.add_argument("--micro-batch", type=int, default=4, help="rows of one forward pass; a worker of the quickstart has four")
     parser.add_argument("--method", choices=("lora", "full"), default="lora")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
@@ -171,7 +173,7 @@ def main() -> None:
     config = TrainConfig(
         method=given.method,
         epochs=1,
-        global_batch=given.micro_batch,
+        global_batch=given.global_batch,
         micro_batch=given.micro_batch,
         max_length=given.longest + 64,
         workers=1,
@@ -184,7 +186,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokens = prepare(folder, given.rows, given.longest, given.base)
-        print(f"{given.rows} rows, {tokens} tokens, batches of {given.micro_batch}, {given.method}, {given.rounds} rounds")
+        batches = f"batches of {given.global_batch} in passes of {given.micro_batch}"
+        print(f"{given.rows} rows, {tokens} tokens, {batches}, {given.method}, {given.rounds} rounds")
         rates: dict[str, list[float]] = {side: [] for side in SIDES}
         for number in range(given.rounds):
             order = SIDES[number % len(SIDES) :] + SIDES[: number % len(SIDES)]
