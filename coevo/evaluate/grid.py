@@ -99,10 +99,10 @@ def best_rate(measured: Mapping[float, Measurement]) -> float:
 
 
 def stated_pairs(cells: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """`COMPARISONS`, then under h* every other arm of `cells` against the base, and `correction` against that arm."""
+    """`COMPARISONS`, then under h* every other arm of `cells` against base and imitation, and `correction` against that arm."""
     known = {name for pair in COMPARISONS for name in pair}
     others = [name for name in cells if name.endswith("/h*") and name not in known]
-    return (*COMPARISONS, *(pair for name in others for pair in (("base/h*", name), (name, "correction/h*"))))
+    return (*COMPARISONS, *(pair for name in others for pair in (("base/h*", name), ("imitation/h*", name), (name, "correction/h*"))))
 
 
 def compare_cells(measurements: Mapping[str, Sequence[Measurement]], *, level: float, seed: int) -> list[Comparison]:

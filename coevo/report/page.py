@@ -46,6 +46,8 @@ _HEADLINES = (
     ("base/h*", "correction/h*", "Correction, under the evolved harness"),
     ("base/h*", "imitation/h*", "Imitation, under the evolved harness"),
     ("imitation/h*", "correction/h*", "Correction against imitation, under the evolved harness"),
+    ("base/h*", "correction_call_only/h*", "Correction without its sentence, under the evolved harness"),
+    ("imitation/h*", "correction_call_only/h*", "Correction without its sentence, against imitation"),
 )
 
 

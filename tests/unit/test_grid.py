@@ -162,7 +162,7 @@ def test_every_control_arm_stands_against_base_and_correction() -> None:
     """Promise 4: under h*, where the arms are compared; known cells add nothing."""
     assert stated_pairs(["base/h0", "base/h*", "expert/h*", "correction/h*", "imitation/h*"]) == COMPARISONS
     more = stated_pairs(["base/h*", "last_turn/h0", "last_turn/h*"])[len(COMPARISONS) :]
-    assert more == (("base/h*", "last_turn/h*"), ("last_turn/h*", "correction/h*"))
+    assert more == (("base/h*", "last_turn/h*"), ("imitation/h*", "last_turn/h*"), ("last_turn/h*", "correction/h*"))
 
 
 def test_the_best_rate_wins_and_of_equals_the_smallest(bench: Bench) -> None:
