@@ -56,13 +56,13 @@ def referents(found: object) -> Iterable[object]:
 
 
 def reached(*roots: object) -> Iterator[object]:
-    """Everything that can be reached from the roots."""
-    seen, waiting = set[int](), list(roots)
+    """Everything that can be reached from the roots. What was seen is held: an id that is free again would hide its next owner."""
+    seen, waiting = dict[int, object](), list(roots)
     while waiting:
         one = waiting.pop()
         if id(one) in seen or isinstance(one, type | ModuleType | CodeType | FrameType | BuiltinFunctionType):
             continue
-        seen.add(id(one))
+        seen[id(one)] = one
         yield one
         waiting += referents(one)
 
