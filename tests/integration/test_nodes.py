@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,12 +56,20 @@ def nodes() -> Iterator[LocalNodes]:
 
 @pytest.fixture
 def pair(nodes: LocalNodes) -> Iterator[tuple[LocalNode, LocalNode]]:
-    """Two fresh nodes, joined by this process."""
+    """Two fresh nodes, joined by this process, when the cluster has missed those the last test killed: till then Ray places on them."""
+    import ray
+
     both = nodes.add(SPEC), nodes.add(SPEC)
     with open_session(SessionConfig(address=nodes.address, environment={"RAY_worker_niceness": "0"})):
+        wait_for(lambda: alive(ray) == {node.id for node in nodes.nodes})
         yield both
     for node in both:
         nodes.kill(node)
+
+
+def alive(ray: Any) -> set[str]:
+    """Ids of the nodes that the cluster believes in."""
+    return {one["NodeID"] for one in ray.nodes() if one["Alive"]}
 
 
 @pytest.fixture
