@@ -81,8 +81,8 @@ class ClusterConfig(Config):
     min_train_workers: int | None = Field(None, ge=1)
     """Fewest training workers to go on with when nodes are lost; null waits for all of `train.workers`."""
     train_in_driver: bool = False
-    """Fine-tune in the run's own process instead of Ray workers, without DeepSpeed: saves starting a worker group per fine-tuning, which is
-    most of a short one on a small machine. Needs `train.workers: 1`; a crash takes the run along, which resumes."""
+    """Fine-tune in the run's own process instead of Ray workers, without DeepSpeed: saves starting a worker group per fine-tuning, about
+    half of a short one on a small machine. Needs `train.workers: 1`; a crash takes the run along, which resumes."""
     pool_policy: Literal["static", "phased"] = "static"
     """`phased`: engines go to zero in phases of `coevo run` that do not use them and are started ahead of the next phase that does."""
     release_engines: bool = False

@@ -158,7 +158,7 @@ def test_pairs_without_both_cells_are_not_stated(bench: Bench) -> None:
     assert compare_cells({}, level=0.95, seed=0) == []
 
 
-def test_every_control_arm_stands_against_base_and_correction() -> None:
+def test_every_control_arm_stands_against_base_imitation_and_correction() -> None:
     """Promise 4: under h*, where the arms are compared; known cells add nothing."""
     assert stated_pairs(["base/h0", "base/h*", "expert/h*", "correction/h*", "imitation/h*"]) == COMPARISONS
     more = stated_pairs(["base/h*", "last_turn/h0", "last_turn/h*"])[len(COMPARISONS) :]
