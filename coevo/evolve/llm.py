@@ -20,6 +20,7 @@ from coevo.errors import InfraError
 from coevo.evolve.propose import Edit, Evidence, Proposed
 from coevo.evolve.workshop import Desk, Workshop, edits_of, workshop_harness
 from coevo.formats import chat_format
+from coevo.gather import gather_all
 from coevo.harness.bundle import HarnessBundle
 from coevo.harness.sandbox import SandboxPool, shared_pool
 from coevo.models.tokenizer import FolderTokenizer
@@ -111,7 +112,7 @@ class LLMProposer:
         instance = family.instance(Stream.SEARCH, seed, Size.STANDARD)
         try:
             plays = [play(instance, family=family, agent=agent, sandboxes=desk.sandboxes, repeat=number) for number in range(self._agents)]
-            return list(await asyncio.gather(*plays))
+            return await gather_all(*plays)
         finally:
             await model.aclose()
 

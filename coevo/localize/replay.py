@@ -6,7 +6,6 @@ they were (a test holds the rebuilt prompts against the recorded ones). Branches
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +13,7 @@ from enum import StrEnum
 from coevo.chat import ToolSpec
 from coevo.episode import Agent, ForcedTurn, forced_prefix, play
 from coevo.errors import InfraError
+from coevo.gather import gather_all
 from coevo.harness.sandbox import SandboxPool
 from coevo.harness.tools import resolve_tools
 from coevo.identity import content_hash
@@ -87,7 +87,7 @@ class Replayer:
         """
         prefix = self._prefix(episode, branch)
         name = content_hash([episode.id, branch.turn, branch.variant, branch.text, purpose])
-        episodes = await asyncio.gather(*(self._one(episode, prefix, name, first + index) for index in range(m)))
+        episodes = await gather_all(*(self._one(episode, prefix, name, first + index) for index in range(m)))
         return Continuations(
             successes=sum(one.success for one in episodes),
             m=m,

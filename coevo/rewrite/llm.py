@@ -7,7 +7,6 @@ started with, come several at a time, and leave out the strategy sentence. Works
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 
 from coevo.chat import Completion, ModelRequest, Sampling, ToolSpec, Usage
@@ -15,6 +14,7 @@ from coevo.episode import Agent
 from coevo.errors import ModelError
 from coevo.formats import chat_format
 from coevo.formats.family import ChatFormat
+from coevo.gather import gather_all
 from coevo.harness.tools import resolve_tools
 from coevo.identity import content_hash, derive_seed
 from coevo.models.structured import Answer, ask
@@ -91,7 +91,7 @@ class LLMExpert:
         messages = rewrite_dialogue(visible_at(bundle, episode, turn), episode, turn, tools=tools, chat_format=chat)
         request = ModelRequest(messages, (), self._recipe.sampling, f"{episode.id}/{turn}", 0, answer_schema=turn_schema(tools))
         seeds = [derive_seed("rewrite", episode.id, turn, index) for index in range(n if self._recipe.temperature > 0 else 1)]
-        answers = await asyncio.gather(*(_ask_turn(self._model, request, seed, tools, chat) for seed in seeds))
+        answers = await gather_all(*(_ask_turn(self._model, request, seed, tools, chat) for seed in seeds))
         return self._offer(answers)
 
     def _offer(self, answers: list[Answer[Rewrite]]) -> Offer:

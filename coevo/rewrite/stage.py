@@ -8,13 +8,13 @@ Correction with `verified` False.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from coevo.errors import ConfigError, StoreError
+from coevo.gather import gather_all
 from coevo.harness.sandbox import shared_pool
 from coevo.localize.replay import Branch, Continuations, Replayer, Variant
 from coevo.localize.stage import gain_bound, read_localization
@@ -111,7 +111,7 @@ class RewriteWorker:
         """Ask for rewrites, verify each, choose. Also the tokens it took."""
         offer = await self._expert.rewrite(episode, place.turn, n=self._stage.candidates)
         alpha = self._stage.alpha / max(1, len(offer.rewrites))
-        judged = await asyncio.gather(*(self._judge(episode, place, rewrite, alpha) for rewrite in offer.rewrites))
+        judged = await gather_all(*(self._judge(episode, place, rewrite, alpha) for rewrite in offer.rewrites))
         candidates = tuple(candidate for candidate, _, _ in judged)
         totals = [likelihood.total for _, likelihood, _ in judged]
         return self._chosen(episode, place.turn, offer, candidates, totals), sum(tokens for _, _, tokens in judged)
