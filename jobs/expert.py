@@ -134,12 +134,16 @@ def probe_endpoint(config: RunConfig) -> Spend | None:
     return Spend(usd=use.usd, tokens=use.usage.prompt_tokens + use.usage.completion_tokens)
 
 
-def call_estimate(config: RunConfig, recipe: LLMRecipe) -> Spend:
-    """What one call of the expert takes, for reservations: rather too much than too little, and no bound."""
-    episode = EPISODES[Size(config.size)]
+def call_estimate(config: RunConfig) -> Spend:
+    """What one call of an LLM expert takes, for plans and reservations: rather too much than too little, and no bound.
+
+    Raises:
+        ConfigError: As `expert_price` does.
+    """
+    episode, answer = EPISODES[Size(config.size)], config.expert.max_tokens
     prompt = _HEAD_TOKENS + round(_TELLING * episode.prompt_tokens / episode.turns)
-    use = use_of(Usage(prompt, 0, recipe.max_tokens), calls=1, price=recipe.price)
-    return Spend(usd=use.usd, tokens=prompt + recipe.max_tokens)
+    use = use_of(Usage(prompt, 0, answer), calls=1, price=expert_price(config))
+    return Spend(usd=use.usd, tokens=prompt + answer)
 
 
 def expert_account(config: RunConfig, store: BlobStore, ledger: Ledger, recipe: LLMRecipe | None) -> ExpertAccount:
@@ -147,4 +151,4 @@ def expert_account(config: RunConfig, store: BlobStore, ledger: Ledger, recipe: 
     if recipe is None:
         return ExpertAccount(store, ledger)
     own = f"{config.name}/{RECORDED}" if config.expert.recording is None else None
-    return ExpertAccount(store, ledger, price=recipe.price, per_call=call_estimate(config, recipe), recording=own)
+    return ExpertAccount(store, ledger, price=recipe.price, per_call=call_estimate(config), recording=own)

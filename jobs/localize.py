@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil, log2
 from typing import Any
 
 from coevo.localize.evidence import Depth
@@ -11,8 +10,8 @@ from coevo.localize.stage import LocalizeStage, read_localization
 from coevo.records import Localization
 from coevo.store.artifacts import StageManifest, read_records
 from jobs.context import RunContext, StageResult
-from jobs.estimates import EPISODES
 from jobs.evolve import evolved_harness
+from jobs.expert_calls import calls_per_failure
 from jobs.fanout import close_records, fan_out
 from jobs.rollout import mined, rollout_manifest
 
@@ -35,13 +34,6 @@ def _settings(context: RunContext) -> dict[str, Any]:
 def _judges(context: RunContext) -> tuple[JudgeSource, ...]:
     recipe = context.recipe
     return () if recipe is None else tuple(JudgeSource(recipe, JudgeStyle(style)) for style in context.config.localize.judges)
-
-
-def _calls(context: RunContext) -> int:
-    """Of the expert per failed episode: a rewrite per suspect, and the judges' questions."""
-    turns = EPISODES[context.size].turns
-    asks = {"step_by_step": round(turns), "binary_search": ceil(log2(max(2.0, turns)))}
-    return context.config.localize.candidates + sum(asks.get(style, 1) for style in context.config.localize.judges)
 
 
 def singles_prefix(context: RunContext, wave: int = 0) -> str:
@@ -74,7 +66,7 @@ def localize_manifest(context: RunContext, wave: int = 0) -> StageManifest:
         skip_same_call=config.skip_same_call,
     )
     each = 3 * config.candidates * config.continuations
-    report = fan_out(context, stage, failed, bulk=True, episodes_per_item=each, expert_calls_per_item=_calls(context))
+    report = fan_out(context, stage, failed, bulk=True, episodes_per_item=each, expert_calls_per_item=calls_per_failure(context.config))
     return close_records(context, writer, report, lambda id: read_localization(context.store, stage.prefix, id), name="localizations")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,16 +14,11 @@ from coevo.ports import MapReport
 from coevo.records import Correction, Episode
 from coevo.rollout import RolloutStage
 from jobs.context import RunContext
+from jobs.expert_calls import imitated_episodes, turns_to_confirm
 from jobs.fanout import check_owed, fan_out
 from jobs.rewrite import Wave
 
 __all__ = ["dataset_material"]
-
-_TURNS_PER_EPISODE = 4
-"""Fewest turns an expert episode has: enough episodes are played for the imitation arms' rows."""
-
-_SPARE = 1.5
-"""Own turns that the expert is asked about, per one that is wanted: it would act otherwise at some."""
 
 _CORRECTED = frozenset(Arm) - {Arm.IMITATION, Arm.IMITATION_FULL}
 """Arms that need the corrections: for their rows, or to know which turns of its own the weak model should see beside them."""
@@ -66,16 +60,11 @@ def dataset_material(context: RunContext, bundle: HarnessBundle, mined: Sequence
         takeovers=_takeovers(context, bundle, verified, failed) if Arm.EXPERT_FINISH in arms else (),
         tools=resolve_tools(bundle.tools, bundle.composites, context.family.tools(context.size)).specs,
     )
-    if config.dataset.self_success != "confirmed" or not arms & _CORRECTED:
+    confirmed = turns_to_confirm(config)
+    if not confirmed:
         return material
-    return replace(material, answered=_asked(context, bundle, prefix, "confirmed", at_turns(_to_confirm(context, material))))
-
-
-def _to_confirm(context: RunContext, material: Material) -> list[tuple[Episode, int]]:
-    config = context.config.dataset
-    share = 1.0 if Arm.SELF_SUCCESS in config.arms else config.self_success_share
-    wanted = math.ceil(config.rows * share * _SPARE)
-    return own_turns(material, wanted, tokenizer=context.tokenizer, chat_format=context.syntax, config=config, seed=context.config.seed)
+    own = own_turns(material, confirmed, tokenizer=context.tokenizer, chat_format=context.syntax, config=config.dataset, seed=config.seed)
+    return replace(material, answered=_asked(context, bundle, prefix, "confirmed", at_turns(own)))
 
 
 def _asked(context: RunContext, bundle: HarnessBundle, prefix: str, label: str, items: Sequence[str]) -> list[Correction]:
@@ -98,7 +87,7 @@ def _takeovers(
 
 def _expert_episodes(context: RunContext, bundle: HarnessBundle, mined: Sequence[str]) -> list[Episode]:
     """The expert on the rollout's instances, under the same harness."""
-    items = mined[: context.config.dataset.rows // _TURNS_PER_EPISODE]
+    items = mined[: imitated_episodes(context.config)]
     agent = context.agent(context.expert_source(bundle), bundle)
     report = fan_out(context, RolloutStage(agent, context.store_source, context.run, "dataset/expert"), items, bulk=False)
     return context.episodes.get_all([agent.spec(item).id for item in _settled(context, "dataset/expert", report)])

@@ -20,7 +20,7 @@ from coevo.tasks import load_family
 from coevo.tasks.family import Size
 from jobs.billing import Billing
 from jobs.estimates import EPISODES
-from jobs.plan_cost import StageCost, StageWork, cost_lines, plan_cost
+from jobs.plan_cost import StageCost, StageWork, cost_lines, expert_lines, plan_cost
 from jobs.plan_stages import StagePlan, planned_stages
 
 __all__ = ["DISCORDANT_SHARE", "TARGET_GAIN", "Plan", "make_plan"]
@@ -86,8 +86,9 @@ def make_plan(config: RunConfig, *, verb: str = "run") -> Plan:
     size, stages = Size(config.size), planned_stages(config, verb)
     searches = any(one.stage == "evolve" for one in stages)
     gate, search = (_gate(config, size), plan_search(config.evolve)) if searches else (None, None)
-    costs = plan_cost(config, [StageWork(one.stage, one.tokens(size), one.rows if one.steps else 0) for one in stages])
-    lines = tuple(cost_lines(config, costs)) if stages else ()
+    work = [StageWork(one.stage, one.tokens(size), one.rows if one.steps else 0, one.expert_calls(size)) for one in stages]
+    costs = plan_cost(config, work)
+    lines = (*expert_lines(config, work), *cost_lines(config, costs)) if stages else ()
     plan = Plan(config.name, verb, size, stages, gate, search, _facts(config) if stages else (), costs=costs, cost_lines=lines)
     return replace(plan, warnings=_warnings(plan, config))
 
@@ -157,12 +158,12 @@ def _search_warnings(search: SearchPlan, config: RunConfig) -> list[str]:
 
 
 def _table(stages: Sequence[StagePlan], size: Size) -> list[str]:
-    header = ("stage", "episodes", "expert", "continued", "calls", "tokens", "rows", "steps")
+    header = ("stage", "episodes", "expert", "asked", "continued", "calls", "tokens", "rows", "steps")
     rows = [
-        (one.stage, one.episodes, one.expert_episodes, one.continuations, one.calls(size), one.tokens(size), one.rows, one.steps)
+        (one.stage, one.episodes, one.expert_episodes, one.asked, one.continuations, one.calls(size), one.tokens(size), one.rows, one.steps)
         for one in stages
     ]
-    sums = tuple(sum(int(row[column]) for row in rows) for column in range(1, 6))
+    sums = tuple(sum(int(row[column]) for row in rows) for column in range(1, 7))
     cells = [header, *(_cells(row) for row in rows), _cells(("sum", *sums, 0, 0))]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     notes = ["", *(one.note for one in stages), ""]
@@ -175,5 +176,5 @@ def _table(stages: Sequence[StagePlan], size: Size) -> list[str]:
 def _cells(row: tuple[str | int, ...]) -> tuple[str, ...]:
     """Counts as text: exact, tokens shortened, zeros as a dot."""
     stage, *counts = row
-    shown = ["·" if not count else (quantity(int(count)) if column == 4 else f"{count:,}") for column, count in enumerate(counts)]
+    shown = ["·" if not count else (quantity(int(count)) if column == 5 else f"{count:,}") for column, count in enumerate(counts)]
     return (str(stage), *shown)

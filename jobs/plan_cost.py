@@ -13,22 +13,27 @@ from cluster.cost import ProcessRate
 from coevo.config import PlacementConfig, RunConfig
 from coevo.prices import PriceSheet, load_prices
 from coevo.tasks.family import Size
-from jobs.billing import engine_rate, estimated_usd, training_rate
+from jobs.billing import engine_rate, estimated_usd, expert_rate, training_rate
 from jobs.estimates import row_tokens
+from jobs.expert import call_estimate
 
-__all__ = ["StageCost", "StageWork", "cost_lines", "plan_cost"]
+__all__ = ["StageCost", "StageWork", "cost_lines", "expert_lines", "plan_cost"]
 
 _HOUR_S = 3600.0
+_Part = tuple[float | None, float | None, float | None]
+"""Process hours, GPU hours, dollars."""
+_UNPAID = ("reference", "recorded")
+"""Experts that cost neither dollars nor engines."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """What a stage asks of engines and trainers: tokens of the weak model, training rows, dollars for an expert."""
+    """What a stage asks of engines, trainers and an LLM expert: tokens of the weak model, training rows, calls of the expert."""
 
     stage: str
     tokens: float = 0.0
     trained_rows: int = 0
-    expert_usd: float | None = 0.0
+    expert_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +60,22 @@ def _stage_cost(config: RunConfig, sheet: PriceSheet, work: StageWork) -> StageC
     engines = _part(config.cluster.pools.weak, engine_rate(config, sheet), work.tokens)
     trained = work.trained_rows * row_tokens(Size(config.size))
     trainers = _part(config.cluster.pools.train, training_rate(config, sheet), trained)
-    hours, gpu_h, usd = (_sum(one, other) for one, other in zip(engines, trainers, strict=True))
-    return StageCost(work.stage, hours, gpu_h, _sum(usd, work.expert_usd))
+    expert = _expert(config, sheet, work.expert_calls)
+    hours, gpu_h, usd = (_sum(*parts) for parts in zip(engines, trainers, expert, strict=True))
+    return StageCost(work.stage, hours, gpu_h, usd)
 
 
-def _part(placement: PlacementConfig, rate: ProcessRate, tokens: float) -> tuple[float | None, float | None, float | None]:
+def _expert(config: RunConfig, sheet: PriceSheet, calls: int) -> _Part:
+    """An expert behind an endpoint costs dollars by the token, one of the run's own hours of its engines; the reference policy nothing."""
+    if not calls or config.expert.kind in _UNPAID:
+        return 0.0, 0.0, 0.0
+    each = call_estimate(config).times(calls)
+    if config.expert.kind == "pool":
+        return _part(config.cluster.pools.expert, expert_rate(config, sheet), each.tokens)
+    return 0.0, 0.0, each.usd
+
+
+def _part(placement: PlacementConfig, rate: ProcessRate, tokens: float) -> _Part:
     if not tokens:
         return 0.0, 0.0, 0.0
     hours = None if placement.tokens_per_s is None else tokens / placement.tokens_per_s / _HOUR_S
@@ -75,11 +91,24 @@ def _known(amounts: Iterable[float | None]) -> float:
     return sum(amount for amount in amounts if amount is not None)
 
 
+def expert_lines(config: RunConfig, work: Sequence[StageWork]) -> list[str]:
+    """What an LLM expert is asked and what that costs, as text; nothing for an expert that costs nothing."""
+    calls = sum(one.expert_calls for one in work)
+    if not calls or config.expert.kind in _UNPAID:
+        return []
+    each = call_estimate(config)
+    if config.expert.kind == "pool":
+        paid = "paid by the hours of its engines"
+    else:
+        paid = "no price known: set expert.price" if each.usd is None else f"${_figure(each.usd * calls)} at the sheet's price"
+    return [f"the expert: at most {calls:,} calls, estimated at {each.tokens:,} tokens each, rather too many; {paid}"]
+
+
 def cost_lines(config: RunConfig, costs: Sequence[StageCost]) -> list[str]:
     """The estimate as text: one line per stage that costs time, the sum, and where prices come from."""
     lacking = [
         f"cluster.pools.{name}.{key}"
-        for name in ("weak", "train")
+        for name in ("weak", "train", *(("expert",) if config.expert.kind == "pool" else ()))
         for key in ("tokens_per_s", "instance_type")
         if getattr(getattr(config.cluster.pools, name), key) is None
     ]

@@ -10,6 +10,7 @@ from coevo.evolve.plan import plan_search
 from coevo.localize.waves import wave_ranges
 from coevo.tasks.family import Size
 from jobs.estimates import CANARY_ROWS, EPISODES
+from jobs.expert_calls import asked_arms, calls_per_failure, imitated_episodes, turns_to_confirm
 from jobs.phases import LEARNING, phases_of
 
 __all__ = ["CONTINUED_SHARE", "StagePlan", "planned_stages"]
@@ -18,8 +19,6 @@ CONTINUED_SHARE = 0.5
 """Part of an episode that a continuation plays: it starts in the middle, its forced turns cost no model call."""
 VARIANTS = 3
 """Replayed variants per suspect: turn kept, resampled, rewritten."""
-EXPERT_TURNS = 4
-"""Fewest turns of an expert episode; enough are played for the imitation arm's rows."""
 
 _LOOP = ("evolve", "rollout", "localize", "rewrite", "dataset", "tune", "train", "publish", "evaluate")
 """Every stage of the loop needs those before it."""
@@ -34,11 +33,14 @@ NEEDS = {
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """At most this much work in one stage. `expert_episodes` cost no tokens of the weak model."""
+    """At most this much work in one stage. `expert_episodes`, and the turns that the expert is asked for one by one (`asked`), cost no
+    tokens of the weak model.
+    """
 
     stage: str
     episodes: int = 0
     expert_episodes: int = 0
+    asked: int = 0
     continuations: int = 0
     rows: int = 0
     steps: int = 0
@@ -47,6 +49,10 @@ class StagePlan:
     def calls(self, size: Size) -> int:
         """Model calls of the weak model."""
         return round(EPISODES[size].turns * (self.episodes + CONTINUED_SHARE * self.continuations))
+
+    def expert_calls(self, size: Size) -> int:
+        """Calls of an LLM expert, one per turn of its episodes included."""
+        return self.asked + round(EPISODES[size].turns * self.expert_episodes)
 
     def tokens(self, size: Size) -> int:
         """Prompt and completion tokens of the weak model."""
@@ -75,10 +81,10 @@ def _mining(config: RunConfig) -> list[StagePlan]:
     out.append(StagePlan("rollout", episodes=rollouts, note=f"h*, search stream{waves}"))
     tried = failures * localize.candidates * localize.continuations * VARIANTS
     note = f"{failures} failures x {localize.candidates} suspects x {VARIANTS} variants x {localize.continuations}"
-    out.append(StagePlan("localize", continuations=tried, note=note))
+    out.append(StagePlan("localize", asked=failures * calls_per_failure(config), continuations=tried, note=note))
     verified = failures * config.rewrite.candidates * localize.continuations
     note = f"{failures} turns x {config.rewrite.candidates} rewrites x {localize.continuations}"
-    out.append(StagePlan("rewrite", continuations=verified, note=note))
+    out.append(StagePlan("rewrite", asked=failures * config.rewrite.candidates, continuations=verified, note=note))
     return out
 
 
@@ -95,15 +101,14 @@ def _learning(config: RunConfig) -> list[StagePlan]:
     adapters, tried = len(arms) * len(train.seeds), len(arms) * len(train.learning_rates)
     fresh = adapters - (len(arms) if tried else 0)  # the first seed at the chosen rate was trained by `tune`
     steps = math.ceil(config.dataset.rows / train.global_batch) * train.epochs
-    imitated = Arm.IMITATION in arms or Arm.IMITATION_FULL in arms
     rollouts, failures = _mined_at_most(config)
-    expert = min(rollouts, config.dataset.rows // EXPERT_TURNS) if imitated else 0
-    expert += failures if Arm.EXPERT_FINISH in arms else 0
+    expert = min(rollouts, imitated_episodes(config)) + (failures if Arm.EXPERT_FINISH in arms else 0)
+    asked = failures * len(asked_arms(config)) + turns_to_confirm(config)
     under_h0 = arms if evaluate.under_h0 is None else [arm for arm in arms if arm in evaluate.under_h0]
     cells = 2 + adapters + len(under_h0) * len(train.seeds)
     played = evaluate.instances * evaluate.repeats
     return [
-        StagePlan("dataset", expert_episodes=expert, rows=len(arms) * config.dataset.rows, note=f"arms {', '.join(arms)}"),
+        StagePlan("dataset", expert_episodes=expert, asked=asked, rows=len(arms) * config.dataset.rows, note=f"arms {', '.join(arms)}"),
         *([_tuning(config, tried, steps)] if tried else []),
         StagePlan(
             "train",

@@ -5,6 +5,7 @@
 3. It states the power of the gate, and how many pairs the target power takes.
 4. It says where a budget is smaller than the plan, and where a search would be refused, in the search's own figures.
 5. The shipped configurations are valid and plan without a warning about the quickstart's gate.
+6. What an LLM expert is asked is counted stage by stage, and priced; the reference policy is counted and costs nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from coevo.config import load_config, parse_config
 from coevo.errors import ConfigError
 from jobs.cli import STAGES
 from jobs.estimates import EPISODES
+from jobs.expert import call_estimate
 from jobs.plan import Plan, make_plan
 from jobs.plan_stages import CONTINUED_SHARE, StagePlan
 
@@ -173,6 +175,57 @@ def test_hours_and_dollars_follow_from_speeds_and_prices() -> None:
     assert "GPU hours" in text
     assert "check yours" in text
     assert "the run may stop early" in text
+
+
+ASKED = {
+    **SMALL,
+    "localize": {**SMALL["localize"], "judges": ["structured", "step_by_step"]},  # type: ignore[dict-item]
+    "dataset": {"rows": 32, "self_success": "confirmed", "arms": ["correction", "random_turn", "last_turn", "expert_finish", "imitation"]},
+    "expert": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "gpt-5-mini", "max_tokens": 500},
+}
+
+
+def test_questions_to_the_expert_are_counted() -> None:
+    """Worked by hand: two suspects and 1 + 11 questions of judges a failure, 3 rewrites each, a turn for two of the arms, 16 own turns and
+    half as many again; the expert plays 32 / 4 episodes for imitation and finishes 20.
+    """
+    plan = make_plan(parse_config(ASKED))
+    asked = {name: one.asked for name, one in stages(plan).items() if one.asked}
+    assert asked == {"localize": 20 * (2 + 1 + 11), "rewrite": 20 * 3, "dataset": 2 * 20 + 24}
+    dataset = stages(plan)["dataset"]
+    assert dataset.expert_episodes == 8 + 20
+    assert dataset.expert_calls(plan.size) == 2 * 20 + 24 + 11 * 28
+
+
+def test_questions_to_the_expert_cost_dollars() -> None:
+    """By the sheet: 0.25 and 2 dollars a million tokens; each question is taken for 1,382 prompt tokens and the longest answer."""
+    free = {**ASKED, "cluster": {"pools": {"weak": {"instance_type": "owned", "tokens_per_s": 1.0}}}}
+    plan = make_plan(parse_config(free))
+    costs = {one.stage: one for one in plan.costs}
+    assert costs["rewrite"].usd == pytest.approx(20 * 3 * (1_382 * 0.25 + 500 * 2.0) / 1e6)
+    assert costs["rollout"].usd == 0
+    calls = sum(one.expert_calls(plan.size) for one in plan.stages)
+    assert f"the expert: at most {calls:,} calls, estimated at 1,882 tokens each" in "\n".join(plan.lines())
+    unknown = make_plan(parse_config({**free, "expert": {**ASKED["expert"], "model": "unheard-of"}}))  # type: ignore[dict-item]
+    assert {one.stage: one.usd for one in unknown.costs}["rewrite"] is None
+    assert "no price known: set expert.price" in "\n".join(unknown.lines())
+    reference = make_plan(parse_config({**free, "expert": {"kind": "reference"}, "localize": SMALL["localize"]}))
+    assert "the expert: at most" not in "\n".join(reference.lines())
+    assert {one.stage: one.usd for one in reference.costs}["rewrite"] == 0
+
+
+def test_an_expert_of_the_run_s_own_takes_hours_of_its_engines() -> None:
+    """Its tokens by its own speed; without one the key is named."""
+    own = {"kind": "pool", "model": "mini"}
+    placed = {"instance_type": "g6.xlarge", "num_gpus": 1, "tokens_per_s": 100.0}
+    free = {"instance_type": "owned", "tokens_per_s": 1e12}
+    config = {**ASKED, "expert": own, "cluster": {"pools": {"weak": free, "expert": placed}}}
+    plan = make_plan(parse_config(config))
+    rewrite = {one.stage: one for one in plan.costs}["rewrite"]
+    assert rewrite.process_h == pytest.approx(20 * 3 * call_estimate(parse_config(config)).tokens / 100 / 3600, rel=1e-3)
+    assert rewrite.usd == pytest.approx(rewrite.process_h * 0.80, rel=1e-3)
+    unset = make_plan(parse_config({**config, "cluster": {"pools": {"weak": free}}}))
+    assert "cluster.pools.expert.tokens_per_s" in "\n".join(unset.lines())
 
 
 def test_without_prices_nothing_is_estimated_and_the_keys_are_named() -> None:
