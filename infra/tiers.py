@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TIERS = ("unit", "contract", "integration", "e2e", "gpu")
 TIMEOUTS_S = {"unit": 120, "contract": 300, "integration": 600, "e2e": 900, "gpu": 900}
 PROCESSES = 2
+SLOWEST = 12
+"""Tests of a tier whose seconds are shown."""
 SHARED = {"unit": "worksteal", "contract": "loadfile"}
 """How a tier is shared among processes: by test, or by file, with the servers that its tests share. Whole clusters have the machine to
 themselves."""
@@ -48,6 +50,7 @@ def run_tier(tier: str) -> Count:
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         command = [sys.executable, "-m", "pytest", str(folder), "-q", f"--timeout={TIMEOUTS_S[tier]}", f"--junitxml={report}"]
+        command += [f"--durations={SLOWEST}", "--durations-min=5"]
         command += ["-n", str(PROCESSES), "--dist", SHARED[tier]] if tier in SHARED else []
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         passed, failed, skipped = read_report(report)
