@@ -3,7 +3,8 @@
 1. The trained tokens of a row, decoded, are the turn's text and its end of turn: no more, no less.
 2. The rest, decoded, is the conversation as the format renders it, message by message.
 3. What the trainer reads back from the stored rows has the same labels.
-4. This holds for every arm: the text is the rewrite's, its call's alone, the expert's or the weak model's own, as the arm says.
+4. This holds for every arm: the text is the rewrite's, its call's alone, the expert's or the weak model's own, as the arm says; own turns
+   that the expert has confirmed carry its words, or none, as the rewrites beside them do.
 5. It holds for random conversations under random context policies, whatever they drop, cut or elide.
 """
 
@@ -63,6 +64,8 @@ from coevo.tasks.family import Size, Stream, Style
 FAMILY = load_family("payroll")
 FAILING = 2
 """The turn at which the weak model of these tests goes wrong: it finishes early."""
+CONFIRMED = "all done ."
+"""What the expert says where it makes the call that the weak model made."""
 
 
 def smollm2(folder: Path) -> None:
@@ -156,15 +159,24 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         at_random=[correction(failed, 0, good.turns[0], verified=False)],
         at_last=[correction(failed, len(failed.turns) - 1, good.turns[FAILING], verified=False)],
         takeovers=[Takeover(taken, FAILING)],
+        answered=[
+            correction(other, index, turn, verified=False, words=syntax.render_turn(CONFIRMED, call_of(turn), tools))
+            for index, turn in enumerate(other.turns)
+        ],
         tools=tools,
     )
     return Case(syntax, tokenizer, tools, good, failed, taken, other, material)
 
 
-def correction(episode: Episode, turn: int, rewrite: Turn, *, verified: bool) -> Correction:
+def call_of(turn: Turn) -> ToolCall:
+    assert turn.call is not None
+    return ToolCall(turn.call.name, turn.call.arguments)
+
+
+def correction(episode: Episode, turn: int, rewrite: Turn, *, verified: bool, words: str = "") -> Correction:
     assert rewrite.call is not None
     candidate = CorrectionCandidate(
-        strategy=rewrite.say, call=rewrite.call, text=rewrite.completion_text, schema_valid=True, executed=True, gain_lower=0.3
+        strategy=rewrite.say, call=rewrite.call, text=words or rewrite.completion_text, schema_valid=True, executed=True, gain_lower=0.3
     )
     return Correction(
         episode_id=episode.id,
@@ -214,10 +226,8 @@ def test_trained_tokens_are_the_turn(case: Case, arm: Arm) -> None:
     config = DatasetConfig(rows=64, self_success="random", self_success_share=0.5)
     rows = arm_rows(arm, case.material, tokenizer=tokenizer, chat_format=syntax, config=config, seed=0)
     check_rows(rows, tokenizer=tokenizer, chat_format=syntax, max_length=1_000_000)
-    call = good.turns[FAILING].call
-    assert call is not None
     rewritten = {
-        Arm.CORRECTION_CALL_ONLY: syntax.render_turn("", ToolCall(call.name, call.arguments), case.tools),
+        Arm.CORRECTION_CALL_ONLY: syntax.render_turn("", call_of(good.turns[FAILING]), case.tools),
         Arm.RANDOM_TURN: good.turns[0].completion_text,
     }
     episodes = {one.id: one for one in (good, case.failed, case.taken, case.other)}
@@ -236,6 +246,22 @@ def test_trained_tokens_are_the_turn(case: Case, arm: Arm) -> None:
     alone = {Arm.IMITATION: {("expert_turn", True)}, Arm.IMITATION_FULL: {("expert_turn", True)} | own, Arm.SELF_SUCCESS: own}
     parts = {Arm.EXPERT_FINISH: {("expert_finish", True)}, Arm.MASK_FAILED: {("before_the_failure", False)}}
     assert seen == alone.get(arm, parts.get(arm, {("rewritten_turn", False)}) | own)
+
+
+@pytest.mark.parametrize("arm", [Arm.CORRECTION, Arm.CORRECTION_CALL_ONLY, Arm.SELF_SUCCESS, Arm.MASK_FAILED])
+def test_trained_tokens_of_confirmed_turns(case: Case, arm: Arm) -> None:
+    """Promises 1 to 4: the expert's words where the arm's other rows have them, the call alone where they have none."""
+    syntax, tokenizer = case.syntax, case.tokenizer
+    config = DatasetConfig(rows=64, self_success="confirmed", self_success_share=0.5)
+    rows = arm_rows(arm, case.material, tokenizer=tokenizer, chat_format=syntax, config=config, seed=0)
+    own = [(row, read) for row, read in as_trained(rows) if row.source == "confirmed_turn"]
+    assert own
+    say = "" if arm is Arm.CORRECTION_CALL_ONLY else CONFIRMED
+    for row, read in own:
+        trained, rest = split(read)
+        text = syntax.render_turn(say, call_of(case.other.turns[row.turn]), case.tools)
+        assert tokenizer.decode(trained) == text + syntax.end_of_turn
+        assert tokenizer.decode(rest) == conversation(case.other, row.turn, syntax, case.tools)
 
 
 CHATML = (
