@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from math import ceil, log2
 
-from coevo.config import Arm, RunConfig
+from coevo.config import Arm, ProposerConfig, RunConfig
+from coevo.evolve.plan import plan_search
 from coevo.tasks.family import Size
 from jobs.estimates import EPISODES
 
-__all__ = ["asked_arms", "calls_per_failure", "imitated_episodes", "turns_to_confirm"]
+__all__ = ["asked_arms", "calls_per_failure", "calls_per_proposal", "imitated_episodes", "proposer_calls", "turns_to_confirm"]
 
 _TURNS = 4
 """Fewest turns of an expert episode."""
@@ -16,6 +17,20 @@ _SPARE = 1.5
 """Own turns that the expert is asked about, per one that is wanted: it would act otherwise at some."""
 _ASKED = frozenset({Arm.CORRECTION_UNVERIFIED, Arm.RANDOM_TURN, Arm.LAST_TURN})
 _IMITATED = frozenset({Arm.IMITATION, Arm.IMITATION_FULL})
+
+
+def calls_per_proposal(proposer: ProposerConfig) -> int:
+    """Turns that the agents of an LLM proposer may take when they are asked once."""
+    return proposer.agents * proposer.max_turns
+
+
+def proposer_calls(config: RunConfig) -> int:
+    """Of `evolve`, where the expert is the proposer: over all generations, and again in the prompt-only baseline."""
+    evolve = config.evolve
+    if evolve.proposer.kind != "llm" or evolve.proposer.model != "expert":
+        return 0
+    searches = 1 + ("prompt_only" in evolve.baselines)
+    return searches * plan_search(evolve).generations * evolve.proposer_calls * calls_per_proposal(evolve.proposer)
 
 
 def calls_per_failure(config: RunConfig) -> int:

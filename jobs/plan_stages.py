@@ -10,7 +10,7 @@ from coevo.evolve.plan import plan_search
 from coevo.localize.waves import wave_ranges
 from coevo.tasks.family import Size
 from jobs.estimates import CANARY_ROWS, EPISODES
-from jobs.expert_calls import asked_arms, calls_per_failure, imitated_episodes, turns_to_confirm
+from jobs.expert_calls import asked_arms, calls_per_failure, imitated_episodes, proposer_calls, turns_to_confirm
 from jobs.phases import LEARNING, phases_of
 
 __all__ = ["CONTINUED_SHARE", "StagePlan", "planned_stages"]
@@ -72,7 +72,7 @@ def _mining(config: RunConfig) -> list[StagePlan]:
     out = []
     if evolve.enabled:
         search = plan_search(evolve)
-        out.append(StagePlan("evolve", episodes=search.episodes, note=search.words))
+        out.append(StagePlan("evolve", episodes=search.episodes, asked=proposer_calls(config), note=search.words))
     both = 2 * config.evaluate.transfer_instances
     out.append(StagePlan("transfer", episodes=both, expert_episodes=both, note="h0 and h*, weak model and expert"))
     rollouts, failures = _mined_at_most(config)

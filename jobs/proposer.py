@@ -24,6 +24,7 @@ from coevo.rewrite.llm import ExpertPlayerSource
 from coevo.rewrite.spend import use_of
 from coevo.store.ledger import Spend
 from jobs.context import RunContext
+from jobs.expert_calls import calls_per_proposal
 
 __all__ = ["PROPOSALS", "open_proposer", "proposal_log"]
 
@@ -66,7 +67,7 @@ class _Paid:
     def propose_traced(self, parent: HarnessBundle, evidence: Evidence, rng: Random) -> Proposed:
         context, chosen = self._context, self._context.config.evolve.proposer
         asked = content_hash([parent.hash, [one.id for one in evidence.episodes], list(rng.getstate()[1])])[:16]
-        name, calls = f"{PROPOSALS}/{asked}", chosen.agents * chosen.max_turns
+        name, calls = f"{PROPOSALS}/{asked}", calls_per_proposal(chosen)
         if chosen.model == "expert":
             with context.account.holding(name, calls) as paid:
                 proposed = self._inner.propose_traced(parent, evidence, rng)

@@ -179,6 +179,7 @@ def test_hours_and_dollars_follow_from_speeds_and_prices() -> None:
 
 ASKED = {
     **SMALL,
+    "evolve": {**SMALL["evolve"], "proposer": {"kind": "llm", "agents": 2, "max_turns": 9}},  # type: ignore[dict-item]
     "localize": {**SMALL["localize"], "judges": ["structured", "step_by_step"]},  # type: ignore[dict-item]
     "dataset": {"rows": 32, "self_success": "confirmed", "arms": ["correction", "random_turn", "last_turn", "expert_finish", "imitation"]},
     "expert": {"kind": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "gpt-5-mini", "max_tokens": 500},
@@ -186,12 +187,12 @@ ASKED = {
 
 
 def test_questions_to_the_expert_are_counted() -> None:
-    """Worked by hand: two suspects and 1 + 11 questions of judges a failure, 3 rewrites each, a turn for two of the arms, 16 own turns and
-    half as many again; the expert plays 32 / 4 episodes for imitation and finishes 20.
+    """Worked by hand: two generations of two agents with 9 turns each; two suspects and 1 + 11 questions of judges a failure, 3 rewrites
+    each, a turn for two of the arms, 16 own turns and half as many again; the expert plays 32 / 4 episodes for imitation and finishes 20.
     """
     plan = make_plan(parse_config(ASKED))
     asked = {name: one.asked for name, one in stages(plan).items() if one.asked}
-    assert asked == {"localize": 20 * (2 + 1 + 11), "rewrite": 20 * 3, "dataset": 2 * 20 + 24}
+    assert asked == {"evolve": 2 * 2 * 9, "localize": 20 * (2 + 1 + 11), "rewrite": 20 * 3, "dataset": 2 * 20 + 24}
     dataset = stages(plan)["dataset"]
     assert dataset.expert_episodes == 8 + 20
     assert dataset.expert_calls(plan.size) == 2 * 20 + 24 + 11 * 28
@@ -209,7 +210,7 @@ def test_questions_to_the_expert_cost_dollars() -> None:
     unknown = make_plan(parse_config({**free, "expert": {**ASKED["expert"], "model": "unheard-of"}}))  # type: ignore[dict-item]
     assert {one.stage: one.usd for one in unknown.costs}["rewrite"] is None
     assert "no price known: set expert.price" in "\n".join(unknown.lines())
-    reference = make_plan(parse_config({**free, "expert": {"kind": "reference"}, "localize": SMALL["localize"]}))
+    reference = make_plan(parse_config({**free, "expert": {"kind": "reference"}, "localize": SMALL["localize"], "evolve": SMALL["evolve"]}))
     assert "the expert: at most" not in "\n".join(reference.lines())
     assert {one.stage: one.usd for one in reference.costs}["rewrite"] == 0
 
