@@ -117,7 +117,10 @@ CASES: dict[str, tuple[str, Callable[[Path], None], Size]] = {
 
 
 class Case(NamedTuple):
-    """One format with a tokenizer, and everything that arms are made from: one good episode, one failed, one taken over, one of another."""
+    """One format with a tokenizer, and everything that arms are made from: one good episode, one failed, one taken over, one of another.
+
+    `lossy`: the tokenizer has no piece for some bytes and drops them, as SmolLM2's does with six control characters and the planes 4 to 11.
+    """
 
     syntax: ChatFormat
     tokenizer: FolderTokenizer
@@ -127,6 +130,11 @@ class Case(NamedTuple):
     taken: Episode
     other: Episode
     material: Material
+    lossy: bool
+
+    def spelled(self, text: str) -> str:
+        """The text as the tokenizer can spell it: itself, where none of it is lost."""
+        return self.tokenizer.decode(self.tokenizer.encode(text)) if self.lossy else text
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -165,7 +173,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         ],
         tools=tools,
     )
-    return Case(syntax, tokenizer, tools, good, failed, taken, other, material)
+    return Case(syntax, tokenizer, tools, good, failed, taken, other, material, lossy=make is smollm2)
 
 
 def call_of(turn: Turn) -> ToolCall:
@@ -314,6 +322,7 @@ def test_any_conversation_under_any_policy(
 ) -> None:
     """Promise 5, in the loop that episodes are played by: what is kept of earlier turns keeps the ids it was sampled with."""
     syntax, tokenizer = case.syntax, case.tokenizer
+    system, task = case.spelled(system), case.spelled(task)
     tool = ToolSpec("look", "Look.", {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]})
     renderer = PromptRenderer(syntax, tokenizer, [tool])
     messages = [Message(Role.SYSTEM, system), Message(Role.USER, task)]
@@ -321,7 +330,8 @@ def test_any_conversation_under_any_policy(
     played: list[Turn] = []
     prompts: list[str] = []
     previous: tuple[int, ...] = ()
-    for say, name, observation, noted in turns:
+    for *texts, noted in turns:
+        say, name, observation = map(case.spelled, texts)
         if noted:
             messages.append(Message(Role.USER, say))
         view = apply_policy(policy, messages)
