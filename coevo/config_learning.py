@@ -48,10 +48,11 @@ class DatasetConfig(Config):
     """Rows (trained turns) per arm, at most; arms are cut to the smallest."""
     self_success_share: float = Field(0.5, ge=0, lt=1)
     """Share of rows taken from the weak model's own successes, in every arm but `imitation` (0.12: the paper's)."""
-    self_success: Literal["none", "random", "contrast", "confirmed"] = "contrast"
+    self_success: Literal["none", "random", "contrast", "confirmed", "confirmed_random"] = "contrast"
     """`contrast`: turns that settle the same kind of decision as the corrections, with the other outcome; `confirmed`: of these the ones
     at which the expert makes the same call, with its strategy sentence, so that a sentence does not tell a rewritten turn from a kept
-    one; `random`: any; `none`: no own turns, whatever the share (one-sided corrections over-generalize: this shows how much)."""
+    one; `random`: any; `confirmed_random`: of any turns the confirmed ones, so that the model also learns what to say where nothing is
+    decided; `none`: no own turns, whatever the share (one-sided corrections over-generalize: this shows how much)."""
     selection: Literal["lowest_nll", "highest_gain"] = "lowest_nll"
     """Which verified rewrite of a turn is trained on: the one nearest to how the weak model writes, or the one that gains most."""
     token_tolerance: float = Field(0.10, gt=0)
@@ -59,6 +60,11 @@ class DatasetConfig(Config):
     no exchange can mend is reported."""
     preference_pairs: bool = False
     """Also write the verified corrections as preference pairs: the weak turn rejected, the rewrite chosen."""
+
+    @property
+    def confirms(self) -> bool:
+        """Whether the expert is asked what it would do at the weak model's own turns."""
+        return self.self_success in ("confirmed", "confirmed_random")
 
 
 class TrainConfig(Config):

@@ -48,7 +48,7 @@ def asked_arms(config: RunConfig) -> frozenset[Arm]:
 def turns_to_confirm(config: RunConfig) -> int:
     """The weak model's own turns at which the expert is asked what it would do."""
     dataset = config.dataset
-    if dataset.self_success != "confirmed" or set(dataset.arms) <= _IMITATED:
+    if not dataset.confirms or set(dataset.arms) <= _IMITATED:
         return 0
     share = 1.0 if Arm.SELF_SUCCESS in dataset.arms else dataset.self_success_share
     return ceil(dataset.rows * share * _SPARE)

@@ -112,14 +112,13 @@ class _Maker:
     def own(self, wanted: int, *, wording: Wording | None = None) -> list[TrainingRow]:
         """Successful turns of the weak model, chosen by the configured rule; `wording` of confirmed ones, the expert's by default."""
         match self.config.self_success:
-            case "confirmed":
+            case "confirmed" | "confirmed_random":
                 rows = self.confirmed(wording or _first_text)
                 return self.random.sample(rows, min(wanted, len(rows)))
             case "contrast":
                 chosen = self.contrasting(wanted)
             case _:
-                pool = self.successful()
-                chosen = self.random.sample(pool, min(wanted, len(pool)))
+                chosen = self.drawn(wanted)
         return [self.sampled("self_success", episode, index) for episode, index in chosen]
 
     def confirmed(self, wording: Wording) -> list[TrainingRow]:
@@ -131,6 +130,11 @@ class _Maker:
             if answer.candidates[0].call == episode.turns[answer.turn].call:
                 rows.append(_row(self.arm, episode, answer.turn, self.closed(wording(answer)), PromptOrigin.SAMPLED, "confirmed_turn"))
         return rows
+
+    def drawn(self, wanted: int) -> list[tuple[Episode, int]]:
+        """Successful turns, any."""
+        pool = self.successful()
+        return self.random.sample(pool, min(wanted, len(pool)))
 
     def contrasting(self, wanted: int) -> list[tuple[Episode, int]]:
         """Successful turns that called what the failed turns called, each tool as often as they did: a rare decision must not crowd out the
@@ -282,11 +286,11 @@ def arm_rows(
 def own_turns(
     material: Material, wanted: int, *, tokenizer: Tokenizer, chat_format: ChatFormat, config: DatasetConfig, seed: int
 ) -> list[tuple[Episode, int]]:
-    """Turns of the weak model at which to ask the expert whether it would act the same, for `dataset.self_success: confirmed`: chosen as
-    `contrast` chooses, the same for every arm. Fewer than `wanted` where there are no more.
+    """Turns of the weak model at which to ask the expert whether it would act the same, the same for every arm: chosen as `contrast`
+    chooses, or any (`dataset.self_success: confirmed`, `confirmed_random`). Fewer than `wanted` where there are no more.
     """
     maker = _Maker(Arm.CORRECTION, material, tokenizer, chat_format, config, Random(derive_seed("own turns to confirm", seed)))
-    return maker.contrasting(wanted)
+    return maker.contrasting(wanted) if config.self_success == "confirmed" else maker.drawn(wanted)
 
 
 def chosen_rewrite(correction: Correction, selection: str) -> CorrectionCandidate:

@@ -146,6 +146,20 @@ def test_confirmed_turns_are_the_expert_s_where_it_acts_the_same() -> None:
             assert LETTERS.decode(row.completion_token_ids) == say(answer.candidates[0].call, strategy) + END
 
 
+def test_any_turn_may_be_asked_about() -> None:
+    """Promise 4: `confirmed_random` asks about turns of every kind, and trains on those that the expert confirms."""
+    config = DatasetConfig(rows=60, self_success_share=0.5, self_success="confirmed_random")
+    chosen = own_turns(MATERIAL, 40, tokenizer=LETTERS, chat_format=FORMAT, config=config, seed=0)
+    assert len(chosen) == len({(episode.id, turn) for episode, turn in chosen}) == 40
+    called = {(episode.id, turn): episode.turns[turn].call.name for episode, turn in chosen}  # type: ignore[union-attr]
+    assert set(called.values()) == {"look", "pay", "escalate", "finish"}
+    agreed = [an_answer(episode, turn, name=called[episode.id, turn]) for episode, turn in chosen[::2]]
+    other = [an_answer(episode, turn, name="nothing") for episode, turn in chosen[1::2]]
+    settings = {"self_success": "confirmed_random", "self_success_share": 0.5, "material": replace(MATERIAL, answered=[*agreed, *other])}
+    own = [row for row in rows_of(Arm.CORRECTION, **settings) if row.source == "confirmed_turn"]  # type: ignore[arg-type]
+    assert {(row.episode_id, row.turn) for row in own} == {(one.episode_id, one.turn) for one in agreed}
+
+
 def an_answer(episode: Episode, turn: int, *, name: str) -> Correction:
     """The expert at one of the weak model's own turns: its call, or another tool with the same arguments."""
     kept = episode.turns[turn].call

@@ -193,6 +193,9 @@ def test_questions_to_the_expert_are_counted() -> None:
     plan = make_plan(parse_config(ASKED))
     asked = {name: one.asked for name, one in stages(plan).items() if one.asked}
     assert asked == {"evolve": 2 * 2 * 9, "localize": 20 * (2 + 1 + 11), "rewrite": 20 * 3, "dataset": 2 * 20 + 24}
+    for choice, own in (("confirmed_random", 24), ("contrast", 0)):
+        other = make_plan(parse_config({**ASKED, "dataset": {**ASKED["dataset"], "self_success": choice}}))  # type: ignore[dict-item]
+        assert stages(other)["dataset"].asked == 2 * 20 + own
     dataset = stages(plan)["dataset"]
     assert dataset.expert_episodes == 8 + 20
     assert dataset.expert_calls(plan.size) == 2 * 20 + 24 + 11 * 28
